@@ -1,0 +1,33 @@
+# Every target works on a fresh machine with Python 3.11 and make: it creates .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test check bench clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## train a small GRU, predict with uncertainty, audit it; figures in outputs/
+	$(BIN)/python examples/sensor.py
+
+test: $(READY)  ## run the tests (brute-force ones at reduced size)
+	$(BIN)/python -m pytest -q
+
+check: $(READY)  ## formatting, lint, types, one-way imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## measure accuracy and cost; results in benchmarks/results/
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove the environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache outputs

@@ -1,0 +1,46 @@
+"""Recurrent networks that know what they do not know, in one pass and without sampling."""
+
+from spgru import families, functional, nn
+from spgru.audit import Report, audit
+from spgru.checks import set_value_checks
+from spgru.divergence import kl_divergence
+from spgru.families import Prior
+from spgru.moments import (
+    Moments,
+    cat,
+    certain,
+    pack_padded_moments,
+    pad_packed_moments,
+    stack,
+)
+from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
+from spgru.tracing import Trace, trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "Conv2d",
+    "GRUCell",
+    "LSTMCell",
+    "Linear",
+    "Moments",
+    "Prior",
+    "RNNCell",
+    "Report",
+    "Trace",
+    "audit",
+    "cat",
+    "certain",
+    "families",
+    "functional",
+    "kl_divergence",
+    "nn",
+    "pack_padded_moments",
+    "pad_packed_moments",
+    "set_value_checks",
+    "stack",
+    "trace",
+]

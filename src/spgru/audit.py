@@ -1,0 +1,159 @@
+"""`audit`: how true is the closed-form variance of this network, on this input?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from spgru.families import Family
+from spgru.moments import Moments
+from spgru.nn.layer import recording
+from spgru.nn.weight import named_weights, sampling
+from spgru.report import LEVELS, LayerReport, Report
+from spgru.tracing import join
+
+__all__ = ["Report", "audit"]
+
+
+@torch.no_grad()
+def audit(
+    module: nn.Module, x: Any, draws: int = 1000, seed: int = 0, redraw: bool = True
+) -> Report:
+    """Compare the closed form with brute force, for every layer of ours in `module`.
+
+    Truth is the module itself run on `draws` networks with weights drawn from their distributions
+    (each network keeps its weights over time) and inputs drawn from their moments. A second truth
+    redraws the weights at every step: what separates the closed form from it is covariance between
+    units, what separates the two truths is the sharing of weights over time.
+
+    Only sums are kept, so memory does not grow with the number of draws.
+
+    Args:
+        module: a layer of ours, or any module built from them
+        x: what `module` is called with; a tuple is passed as several arguments
+        draws: number of networks drawn; errors fall with its root
+        seed: the same seed gives the same report
+        redraw: also compute the second truth, which costs more than the first
+    """
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2 to measure a variance, got {draws}")
+    weights = [weight for _, weight in named_weights(module)]
+    if not weights:
+        raise ValueError(
+            f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
+        )
+    inputs = x if isinstance(x, tuple) else (x,)
+    family = weights[0].family
+    generator = torch.Generator(device=next(weights[0].parameters()).device)
+    closed = {
+        name: _Closed(neurons, time_dim)
+        for name, (neurons, time_dim) in _neurons(module, inputs).items()
+    }
+    # fork_rng: modules with real dropout draw from the global generator.
+    with torch.random.fork_rng():
+        truths = []
+        for every_step in (False, True) if redraw else (False,):
+            torch.manual_seed(seed)
+            generator.manual_seed(seed)
+            sums = {name: _Sums(form) for name, form in closed.items()}
+            for _ in range(draws):
+                drawn = _draw(inputs, family, generator)
+                with sampling(module, generator, every_step):
+                    for name, (neurons, _) in _neurons(module, drawn).items():
+                        sums[name].add(neurons)
+            truths.append(sums)
+    shared, redrawn = truths[0], truths[1] if redraw else None
+    return Report(
+        draws=draws,
+        layers={
+            name: shared[name].report(None if redrawn is None else redrawn[name]) for name in closed
+        },
+    )
+
+
+def _neurons(module: nn.Module, inputs: tuple[Any, ...]) -> dict[str, tuple[dict[str, Any], Any]]:
+    with recording(module) as records:
+        module(*inputs)
+    return join(records)
+
+
+def _draw(inputs: Any, family: Family, generator: torch.Generator) -> Any:
+    """Every Moments among the inputs replaced by a draw from it."""
+
+    def draw(value: Any) -> Any:
+        if not isinstance(value, Moments):
+            return value
+        if isinstance(value.mean, PackedSequence):
+            data = family.sample(Moments(value.mean.data, value.var.data), generator)
+            return value.mean._replace(data=data)
+        return family.sample(value, generator)
+
+    return pytree.tree_map(draw, inputs, is_leaf=lambda value: isinstance(value, Moments))
+
+
+class _Closed:
+    """Closed-form moments of the neurons a layer passes on, time first: (T, N)."""
+
+    def __init__(self, neurons: dict[str, Any], time_dim: int | None) -> None:
+        self.key = "state" if "state" in neurons else "output"
+        self.time_dim = time_dim
+        moments: Moments = neurons[self.key]
+        self.mean = self.flatten(moments.mean)
+        self.var = self.flatten(moments.var)
+
+    def flatten(self, tensor: Tensor) -> Tensor:
+        rows = tensor.unsqueeze(0) if self.time_dim is None else tensor.movedim(self.time_dim, 0)
+        return rows.flatten(1).double()
+
+
+class _Sums:
+    """Running sums over draws of the deviation from the closed-form mean."""
+
+    def __init__(self, closed: _Closed) -> None:
+        self.closed = closed
+        self.first = torch.zeros_like(closed.mean)
+        self.second = torch.zeros_like(closed.mean)
+        self.per_draw: list[Tensor] = []
+        self.inside = torch.zeros(len(LEVELS), len(closed.mean), dtype=torch.float64)
+        quantiles = torch.special.ndtri((1 + torch.tensor(LEVELS, dtype=torch.float64)) / 2)
+        self.half_widths = quantiles.to(closed.mean.device)[:, None, None] * closed.var.sqrt()
+
+    def add(self, neurons: dict[str, Any]) -> None:
+        deviation = self.closed.flatten(neurons[self.closed.key]) - self.closed.mean
+        squared = deviation**2
+        self.first += deviation
+        self.second += squared
+        self.per_draw.append(squared.mean(1).cpu())
+        self.inside += (deviation.abs() <= self.half_widths).double().mean(2).cpu()
+
+    def variance(self) -> Tensor:
+        """(T, N), unbiased"""
+        count = len(self.per_draw)
+        # The subtraction rounds below 0 where nothing varies at all.
+        return ((self.second - self.first**2 / count) / (count - 1)).clamp(min=0)
+
+    def mean_variance(self) -> tuple[Tensor, Tensor]:
+        """Mean over neurons of the true variance at every step, and its standard error."""
+        spread = torch.stack(self.per_draw).std(0) / len(self.per_draw) ** 0.5
+        return self.variance().mean(1).cpu(), spread
+
+    def report(self, redrawn: _Sums | None) -> LayerReport:
+        count = len(self.per_draw)
+        variance = self.variance()
+        standardised = (self.first / count) ** 2 / variance
+        mean_error = torch.where(variance > 0, standardised, 0.0).mean(1).sqrt().cpu()
+        true_var, true_error = self.mean_variance()
+        redrawn_var, redrawn_error = (None, None) if redrawn is None else redrawn.mean_variance()
+        return LayerReport(
+            closed_var=self.closed.var.mean(1).cpu(),
+            true_var=true_var,
+            true_var_error=true_error,
+            redrawn_var=redrawn_var,
+            redrawn_var_error=redrawn_error,
+            mean_error=mean_error,
+            coverage=self.inside / count,
+        )

@@ -1,0 +1,101 @@
+"""Validation of what users pass in. Each error names the argument, what was found, the remedy."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from spgru.moments import Moments
+
+__all__ = ["set_value_checks"]
+
+Mode = Literal["auto", "always", "never"]
+_mode: Mode = "auto"
+
+
+def set_value_checks(mode: Mode) -> None:
+    """Choose when the values of inputs are checked (no NaN, no negative variance).
+
+    `"auto"` (the default) checks on the CPU only: elsewhere reading a value makes the host wait for
+    the device. `"always"` checks everywhere, `"never"` nowhere. Shapes, dtypes and devices cost
+    nothing to check and always are.
+    """
+    global _mode
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}; got {mode!r}")
+    _mode = mode
+
+
+def values_are_checked(tensor: Tensor) -> bool:
+    if torch.compiler.is_compiling() or _mode == "never":
+        return False
+    return _mode == "always" or tensor.device.type == "cpu"
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        options = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {options}; got {value!r}")
+
+
+def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
+    """Same dtype and device as the parameters `like`."""
+    if tensor.dtype != like.dtype:
+        raise ValueError(
+            f"{name} has dtype {tensor.dtype} but the layer's parameters have {like.dtype}; "
+            f"convert one of them, for instance {name}.to({like.dtype})"
+        )
+    if tensor.device != like.device:
+        raise ValueError(
+            f"{name} is on {tensor.device} but the layer's parameters are on {like.device}; "
+            f"move one of them, for instance {name}.to({str(like.device)!r})"
+        )
+
+
+def check_moments(name: str, moments: Moments) -> None:
+    """Mean and variance fit together, and the variance is one."""
+    mean, var = moments
+    for field, tensor in (("mean", mean), ("var", var)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{name}.{field} must be a Tensor, got {type(tensor).__name__}; "
+                "wrap numbers with torch.as_tensor"
+            )
+    if mean.shape != var.shape:
+        raise ValueError(
+            f"{name}.mean has shape {tuple(mean.shape)} but {name}.var {tuple(var.shape)}; "
+            "expand one to the other's shape"
+        )
+    check_like(f"{name}.var", var, mean)
+    if not values_are_checked(var):
+        return
+    # One reduction on the way of success: NaN fails the comparison as a negative value does.
+    if bool((var >= 0).all()):
+        return
+    if bool(var.isnan().any()):
+        raise ValueError(f"{name}.var has NaN entries; look upstream for 0/0 or inf - inf")
+    raise ValueError(
+        f"{name}.var has negative entries (smallest {var.min().item():.3g}); "
+        "pass a variance, not a log-variance"
+    )
+
+
+def check_value(name: str, value: object, like: Tensor) -> None:
+    """A Tensor or Moments that fits the parameters `like`."""
+    if isinstance(value, Moments):
+        check_moments(name, value)
+        check_like(name, value.mean, like)
+    elif isinstance(value, Tensor):
+        check_like(name, value, like)
+    else:
+        raise TypeError(f"{name} must be a Tensor or Moments, got {type(value).__name__}")
+
+
+def check_features(name: str, value: Tensor | Moments, size: int, argument: str) -> None:
+    if value.shape[-1] != size:
+        raise ValueError(
+            f"{name} has {value.shape[-1]} features (last dimension) but {argument} is {size}; "
+            f"pass (..., {size}) or build the layer with {argument}={value.shape[-1]}"
+        )

@@ -1,0 +1,101 @@
+"""What a family of distributions must offer to be used for weights and neurons."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spgru.functional import Rule
+from spgru.moments import Moments, Value
+
+Parameterization = Literal["moments", "natural"]
+
+
+class Family(ABC):
+    """An exponential family whose members are known by their mean and variance.
+
+    A subclass states the maps between three descriptions of a member:
+
+    - its *moments*, which is what layers compute with;
+    - its *natural parameters*, each within the family's domain;
+    - the *raw parameters* a layer stores and an optimiser may move freely over the reals.
+    """
+
+    name: str
+
+    # -- neurons ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def gate(self, x: Value, rule: Rule) -> Value:
+        """The activation of gates, with values in [0, 1]."""
+
+    @abstractmethod
+    def candidate(self, x: Value, rule: Rule) -> Value:
+        """The activation of candidates and states."""
+
+    # -- parameters ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def to_natural(self, moments: Moments) -> tuple[Tensor, ...]:
+        """Natural parameters of the member with these moments."""
+
+    @abstractmethod
+    def from_natural(self, *eta: Tensor) -> Moments:
+        """Moments of the member with these natural parameters; inverse of `to_natural`."""
+
+    @abstractmethod
+    def to_raw(self, moments: Moments, parameterization: Parameterization) -> dict[str, Tensor]:
+        """Unconstrained parameters, by name."""
+
+    @abstractmethod
+    def from_raw(self, raw: dict[str, Tensor], parameterization: Parameterization) -> Moments:
+        """Inverse of `to_raw`."""
+
+    @abstractmethod
+    def check_domain(self, name: str, moments: Moments) -> None:
+        """Raise ValueError unless every entry is the moments of some member."""
+
+    # -- densities ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def log_prob(self, value: Tensor, moments: Moments) -> Tensor:
+        """Log density (or mass) at `value` of the member with these moments, elementwise."""
+
+    @abstractmethod
+    def kl(self, q: Moments, p: Moments) -> Tensor:
+        """KL(q || p) between members of this family, elementwise."""
+
+    @abstractmethod
+    def sample(self, moments: Moments, generator: torch.Generator | None = None) -> Tensor:
+        """One draw per entry. Not differentiable: it serves as brute-force truth only."""
+
+    # -- scales -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def initial_mean(self, shape: tuple[int, ...], bound: float, like: Tensor) -> Tensor:
+        """Fresh weight means; `bound` is what `torch.nn` would draw its weights within."""
+
+    @abstractmethod
+    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
+        """Moments of weights with these means; `std=None` takes the family's default."""
+
+    @abstractmethod
+    def fan_in_scale(self, fan_in: int) -> float:
+        """Factor on a weight that keeps a sum over `fan_in` inputs of order one."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def positive_only(family: str, name: str, mean: Tensor, allow_zero: bool) -> None:
+    """Shared domain check of the families on the positive half line."""
+    bad = mean < 0 if allow_zero else mean <= 0
+    if bool(bad.any()):
+        raise ValueError(
+            f"{name} has entries outside the domain of the {family} family "
+            f"(smallest mean {mean.min().item():.3g}, must be positive); "
+            "shift or rescale the data, or use family='gaussian'"
+        )

@@ -1,0 +1,112 @@
+"""Gamma weights and neurons: positive networks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spgru.checks import check_moments, values_are_checked
+from spgru.families.base import Family, Parameterization, positive_only
+from spgru.functional import Rule, gamma_activation
+from spgru.moments import Moments, Value
+
+
+class Gamma(Family):
+    """Gamma with shape a = mean^2 / var and rate b = mean / var.
+
+    Natural parameters eta = (a - 1, -b) with sufficient statistics (log x, x).
+    Stored raw: `log_mean` and `log_var`, or `log_shape` = log(eta1 + 1) and `log_rate` =
+    log(-eta2).
+    Gates and candidates alike pass through c (1 - exp(-gamma x)).
+    """
+
+    name = "gamma"
+
+    def __init__(self, c: float = 1.0, gamma: float = 1.0) -> None:
+        self.c, self.gamma = check_activation(c, gamma)
+
+    def gate(self, x: Value, rule: Rule) -> Value:
+        return gamma_activation(x, self.c, self.gamma)
+
+    def candidate(self, x: Value, rule: Rule) -> Value:
+        return gamma_activation(x, self.c, self.gamma)
+
+    def shape_rate(self, moments: Moments) -> tuple[Tensor, Tensor]:
+        rate = moments.mean / moments.var
+        return moments.mean * rate, rate
+
+    def to_natural(self, moments: Moments) -> tuple[Tensor, ...]:
+        shape, rate = self.shape_rate(moments)
+        return shape - 1, -rate
+
+    def from_natural(self, *eta: Tensor) -> Moments:
+        eta1, eta2 = eta
+        return Moments(-(eta1 + 1) / eta2, (eta1 + 1) / eta2**2)
+
+    def to_raw(self, moments: Moments, parameterization: Parameterization) -> dict[str, Tensor]:
+        if parameterization == "moments":
+            return {"log_mean": moments.mean.log(), "log_var": moments.var.log()}
+        shape, rate = self.shape_rate(moments)
+        return {"log_shape": shape.log(), "log_rate": rate.log()}
+
+    def from_raw(self, raw: dict[str, Tensor], parameterization: Parameterization) -> Moments:
+        if parameterization == "moments":
+            return Moments(raw["log_mean"].exp(), raw["log_var"].exp())
+        log_shape, log_rate = raw["log_shape"], raw["log_rate"]
+        return Moments((log_shape - log_rate).exp(), (log_shape - 2 * log_rate).exp())
+
+    def check_domain(self, name: str, moments: Moments) -> None:
+        check_moments(name, moments)
+        if values_are_checked(moments.mean):
+            # 0 with certainty is the limit that a zero initial state needs.
+            positive_only(self.name, name, moments.mean, allow_zero=True)
+            positive_only(self.name, name, moments.mean[moments.var > 0], allow_zero=False)
+
+    def log_prob(self, value: Tensor, moments: Moments) -> Tensor:
+        shape, rate = self.shape_rate(moments)
+        return (
+            torch.xlogy(shape, rate)
+            + torch.xlogy(shape - 1, value)
+            - rate * value
+            - torch.lgamma(shape)
+        )
+
+    def kl(self, q: Moments, p: Moments) -> Tensor:
+        q_shape, q_rate = self.shape_rate(q)
+        p_shape, p_rate = self.shape_rate(p)
+        return (
+            (q_shape - p_shape) * torch.digamma(q_shape)
+            - torch.lgamma(q_shape)
+            + torch.lgamma(p_shape)
+            + p_shape * (q_rate.log() - p_rate.log())
+            + q_shape * (p_rate - q_rate) / q_rate
+        )
+
+    def sample(self, moments: Moments, generator: torch.Generator | None = None) -> Tensor:
+        random = moments.var > 0
+        shape, rate = self.shape_rate(Moments(moments.mean, torch.where(random, moments.var, 1.0)))
+        draw = torch._standard_gamma(shape, generator=generator) / rate
+        return torch.where(random, draw, moments.mean)
+
+    def initial_mean(self, shape: tuple[int, ...], bound: float, like: Tensor) -> Tensor:
+        # A sum of n positive terms grows with n, not with its root: the bound is squared.
+        mean = torch.empty(shape, dtype=like.dtype, device=like.device).uniform_(0, 2 * bound**2)
+        return mean.clamp(min=0.02 * bound**2)
+
+    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
+        std = 0.1 * bound**2 if std is None else std
+        return Moments(mean, torch.full_like(mean, std**2))
+
+    def fan_in_scale(self, fan_in: int) -> float:
+        return 1 / fan_in
+
+    def __repr__(self) -> str:
+        return f"Gamma(c={self.c}, gamma={self.gamma})"
+
+
+def check_activation(c: float, gamma: float) -> tuple[float, float]:
+    if not 0 < c <= 1:
+        raise ValueError(f"c must lie in (0, 1], got {c}; gates must stay within [0, 1]")
+    if gamma <= 0:
+        raise ValueError(f"gamma must be positive, got {gamma}; 1.0 is a good start")
+    return c, gamma

@@ -1,0 +1,166 @@
+"""Mean and variance of sigmoid, tanh and relu of a Gaussian.
+
+The sigmoid is the root of everything here, since tanh(x) = 2 sigmoid(2x) - 1. With X ~ N(m, v):
+
+*v <= 1.*  Gauss-Hermite quadrature on sigmoid(X) - sigmoid(m), written so that nothing cancels
+and everything is smooth in v: both moments are exact at v = 0, and the variance is a sum of
+squares with a relative error below 1e-5 down to the smallest v.
+
+*v >= 1.*  Smoothed over a variance of 1 or more, the sigmoid is a sum of six normal distribution
+functions to 3e-7, and each of those has an exact Gaussian integral. The identity
+sigmoid^2 = sigmoid - sigmoid' then gives the variance from the mean and the mean slope. The
+constants obey an inequality that makes this difference positive; nothing is clamped.
+
+docs/mathematics.md derives both; tools/fit_logistic_mixture.py derives the constants.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgru.functional import paper
+from spgru.moments import Moments, Value
+
+__all__ = ["Rule", "relu", "sigmoid", "tanh"]
+
+Rule = Literal["exact", "paper"]
+
+# Twelve-point Gauss-Hermite: symmetric, so six positive nodes, their weights doubled.
+_ALL_NODES, _ALL_WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
+_NODES_SQUARED = tuple((_ALL_NODES[6:] ** 2).tolist())
+_NODE_WEIGHTS = tuple((2 * _ALL_WEIGHTS[6:] / _ALL_WEIGHTS.sum()).tolist())
+
+# Output of `tools/fit_logistic_mixture.py --terms 6`; largest error 2.3e-7.
+_WIDTHS = (
+    1.99004146792, 3.07112062195, 5.19336711149, 9.24186976349, 17.1905786788, 24.4622303769,
+)  # fmt: skip
+_STEP_WEIGHTS = (
+    0.119446022239, 0.434719316219, 0.353558951541, 0.0887512176979, 0.00350321217762,
+    2.13800670122e-05,
+)  # fmt: skip
+_SLOPE_WEIGHTS = (
+    0.119386071587, 0.434876678228, 0.353402453582, 0.0888125676358, 0.00352160684059, 0.0,
+)  # fmt: skip
+
+_HANDOVER = 1.0  # the variance at which the first form hands over to the second
+# Standard deviations of the widest Gaussian beyond which its tail, below 1e-35, counts as flat:
+# float32 ends soon after, and terms that underflow one by one would not keep their order.
+_FARTHEST = 11.6
+
+
+def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """Constants along a new first dimension that broadcasts against `like`."""
+    column = torch.tensor(values, dtype=like.dtype, device=like.device)
+    return column.view(-1, *[1] * like.ndim)
+
+
+def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """E sigmoid(X) - sigmoid(mean), and Var sigmoid(X), for var <= 1.
+
+    With p = sigmoid(m), q = 1 - p, g = p q and a node at distance d = sqrt(v) xi,
+    sigmoid(m +- d) - sigmoid(m) = even +- odd, where for c = cosh(d) - 1
+
+        even = g (q - p) c / (1 + 2 g c),    odd = g sinh(d) / (1 + 2 g c).
+    """
+    p, q = torch.sigmoid(mean), torch.sigmoid(-mean)
+    g = p * q
+    distance_squared = _column(_NODES_SQUARED, var) * var
+    # cosh(d) - 1 = d^2/2 (sinh(d/2) / (d/2))^2: smooth in v. The last factor is 1 to rounding
+    # long before d^2 reaches 1e-18, and stopping there keeps 1/d out of its gradient.
+    half = 0.5 * distance_squared.clamp(min=1e-18).sqrt()
+    c = 0.5 * distance_squared * (torch.sinh(half) / half) ** 2
+    scale = g / (1 + 2 * g * c)
+    even = scale * (q - p) * c
+    odd_squared = scale**2 * c * (c + 2)
+    weights = _column(_NODE_WEIGHTS, var)
+    shift = (weights * even).sum(0)
+    return shift, (weights * ((even - shift) ** 2 + odd_squared)).sum(0)
+
+
+def _sigmoid_far(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """min(E sigmoid(X), 1 - E sigmoid(X)), and Var sigmoid(X), for var >= 1."""
+    width = _column(_WIDTHS, var) + (var - _HANDOVER)
+    # `where`, not `abs`: at mean = 0 the mean must keep its slope.
+    distance = torch.where(mean > 0, mean, -mean)
+    distance = torch.minimum(distance, _FARTHEST * width[-1].sqrt())
+    scaled = distance * torch.rsqrt(2 * width)
+    tail = (0.5 * _column(_STEP_WEIGHTS, var) * torch.erfc(scaled)).sum(0)
+    density = torch.exp(-(scaled**2)) * torch.rsqrt(2 * math.pi * width)
+    slope = (_column(_SLOPE_WEIGHTS, var) * density).sum(0)
+    return tail, tail * (1 - tail) - slope
+
+
+def _logistic(x: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Both forms of the mean (shift from sigmoid(mean); tail), which to take, and the variance."""
+    near = x.var <= _HANDOVER
+    # Each form sees only variances from its own range, so the other's gradient stays finite.
+    shift, near_var = _sigmoid_near(x.mean, x.var.clamp(max=_HANDOVER))
+    tail, far_var = _sigmoid_far(x.mean, x.var.clamp(min=_HANDOVER))
+    return shift, tail, near, torch.where(near, near_var, far_var)
+
+
+def _working_precision(x: Moments) -> Moments:
+    """float32 for 16-bit inputs: their eight or eleven bits cannot carry the differences."""
+    return x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def sigmoid(x: Value, rule: Rule = "exact") -> Value:
+    """Moments of sigmoid(X) for Gaussian X.
+
+    `"exact"`: within 4e-7 of the true mean and variance, exact at variance 0, variance never
+    negative. `"paper"`: the printed approximation, see `spgru.functional.paper`.
+    """
+    if isinstance(x, Tensor):
+        return torch.sigmoid(x)
+    if rule == "paper":
+        return paper.sigmoid(x)
+    wide = _working_precision(x)
+    shift, tail, near, var = _logistic(wide)
+    far_mean = torch.where(wide.mean > 0, 1 - tail, tail)
+    mean = torch.where(near, torch.sigmoid(wide.mean) + shift, far_mean)
+    return Moments(mean, var).to(x.dtype)
+
+
+def tanh(x: Value, rule: Rule = "exact") -> Value:
+    """Moments of tanh(X) = 2 sigmoid(2X) - 1 for Gaussian X. Within 2e-6; else as `sigmoid`."""
+    if isinstance(x, Tensor):
+        return torch.tanh(x)
+    if rule == "paper":
+        return paper.tanh(x)
+    wide = _working_precision(x)
+    shift, tail, near, var = _logistic(Moments(2 * wide.mean, 4 * wide.var))
+    far_mean = torch.where(wide.mean > 0, 1 - 2 * tail, 2 * tail - 1)
+    mean = torch.where(near, torch.tanh(wide.mean) + 2 * shift, far_mean)
+    return Moments(mean, 4 * var).to(x.dtype)
+
+
+def relu(x: Value) -> Value:
+    """Moments of max(X, 0) for Gaussian X. Exact.
+
+    With t = |m| / s, Q the upper tail and phi the density of the standard normal at t, the side
+    m <= 0 has mean s (phi - t Q) and variance v ((1 + t^2) Q - t phi - (phi - t Q)^2); the side
+    m > 0 follows from max(X, 0) = X + max(-X, 0), which adds m and v (1 - 2 Q).
+    Where the variance is 0 the result is certain and the gradient with respect to it is taken as 0
+    (at m = 0 the true one is infinite).
+    """
+    if isinstance(x, Tensor):
+        return torch.relu(x)
+    mean, var = _working_precision(x)
+    random = var > 0
+    safe_var = torch.where(random, var, 1.0)
+    std = safe_var.sqrt()
+    t = torch.where(mean > 0, mean, -mean) / std
+    phi = torch.exp(-0.5 * t**2) / math.sqrt(2 * math.pi)
+    # phi times Mills' ratio Q/phi: the differences below lose digits but not their sign.
+    mills = math.sqrt(math.pi / 2) * torch.special.erfcx(t / math.sqrt(2))
+    small_mean = phi * (1 - t * mills)
+    small_var = phi * ((1 + t**2) * mills - t) - small_mean**2
+    kept = torch.where(mean > 0, 1 - 2 * phi * mills, 0.0)
+    out_mean = torch.relu(mean) + torch.where(random, std * small_mean, 0.0)
+    out_var = torch.where(random, safe_var * (small_var + kept), 0.0)
+    return Moments(out_mean, out_var).to(x.dtype)

@@ -1,0 +1,119 @@
+"""Sums weighted by random weights: `linear` and `conv2d`. Exact under independence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from spgru.moments import Moments
+
+__all__ = ["Affine", "conv2d", "linear"]
+
+Size2d = int | tuple[int, ...]
+WeightedSum = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """x -> W x + b, with what is constant over a sequence computed once.
+
+    With W, b and x independent and known by their moments:
+
+        mean = W.mean x.mean + b.mean
+        var  = W.var x.mean^2 + (W.var + W.mean^2) x.var + b.var
+    """
+
+    weight: Tensor
+    """(O, I): W.mean, or W itself where the weights are known exactly"""
+    weight_var: Tensor | None
+    """(O, I), or None for weights known exactly"""
+    weight_second_moment: Tensor | None
+    """(O, I): W.var + W.mean^2, or None for weights known exactly"""
+    bias: Tensor | None
+    bias_var: Tensor | None
+
+    @staticmethod
+    def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
+        if isinstance(weight, Tensor):
+            if isinstance(bias, Moments):
+                raise TypeError("weight is a Tensor but bias is Moments; wrap weight in certain()")
+            return Affine(weight, None, None, bias, None)
+        if isinstance(bias, Tensor):
+            raise TypeError("weight is Moments but bias is a Tensor; wrap bias in certain()")
+        bias_mean, bias_var = (None, None) if bias is None else bias
+        second_moment = weight.var + weight.mean**2
+        return Affine(weight.mean, weight.var, second_moment, bias_mean, bias_var)
+
+    def rows(self, start: int, stop: int) -> Affine:
+        """The map to outputs `start` to `stop` only."""
+        return Affine(
+            *(
+                tensor if tensor is None else tensor[start:stop]
+                for tensor in (
+                    self.weight,
+                    self.weight_var,
+                    self.weight_second_moment,
+                    self.bias,
+                    self.bias_var,
+                )
+            )  # type: ignore[arg-type]
+        )
+
+    def __call__(self, x: Tensor | Moments, weighted_sum: WeightedSum = F.linear) -> Any:
+        """(*batch, I) -> (*batch, O).
+
+        A Tensor counts as certain and saves one product; certain weights and a certain input give
+        a Tensor, everything else Moments.
+        """
+        x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
+        mean = weighted_sum(x_mean, self.weight, self.bias)
+        if self.weight_var is None or self.weight_second_moment is None:
+            if x_var is None:
+                return mean
+            return Moments(mean, weighted_sum(x_var, self.weight**2, None))
+        var = weighted_sum(x_mean**2, self.weight_var, self.bias_var)
+        if x_var is not None:
+            var = var + weighted_sum(x_var, self.weight_second_moment, None)
+        return Moments(mean, var)
+
+
+def linear(
+    x: Tensor | Moments, weight: Tensor | Moments, bias: Tensor | Moments | None = None
+) -> Any:
+    """Moments of W x + b; see `Affine`. Exact. Plain tensors throughout give a plain tensor.
+
+    Args:
+        x: (*batch, I)
+        weight: (O, I)
+        bias: (O,)
+    """
+    return Affine.of(weight, bias)(x)
+
+
+def conv2d(
+    x: Tensor | Moments,
+    weight: Tensor | Moments,
+    bias: Tensor | Moments | None = None,
+    stride: Size2d = 1,
+    padding: Size2d | str = 0,
+    dilation: Size2d = 1,
+    groups: int = 1,
+) -> Any:
+    """Moments of a convolution with random weights: `linear` at every position. Exact.
+
+    Neighbouring outputs share weights and so are correlated; their own moments are exact.
+
+    Args:
+        x: (B, C, height, width) or (C, height, width)
+        weight: (O, C / groups, kernel height, kernel width)
+        bias: (O,)
+    """
+
+    def weighted_sum(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+    return Affine.of(weight, bias)(x, weighted_sum)

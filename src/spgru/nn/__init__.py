@@ -1,0 +1,11 @@
+"""Layers with the signatures of `torch.nn` and random weights."""
+
+from spgru.nn.cells import GRUCell, LSTMCell, RNNCell
+from spgru.nn.layer import Layer
+from spgru.nn.linear import Conv2d, Linear
+from spgru.nn.rnn import GRU, LSTM, RNN
+from spgru.nn.weight import Weight
+
+__all__ = [
+    "GRU", "LSTM", "RNN", "Conv2d", "GRUCell", "LSTMCell", "Layer", "Linear", "RNNCell", "Weight",
+]  # fmt: skip

@@ -1,0 +1,200 @@
+"""`GRU`, `LSTM` and `RNN` with random weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from spgru.checks import check_choice
+from spgru.families import Family, Parameterization
+from spgru.functional import Affine, Rule
+from spgru.nn.recurrent import Recurrent, Step
+from spgru.recurrent import gru_step, gru_step_reset_before, lstm_step, rnn_step
+
+__all__ = ["GRU", "LSTM", "RNN"]
+
+
+class GRU(Recurrent):
+    """`torch.nn.GRU` with random weights. See `spgru.recurrent.gru` for the equations.
+
+    `reset_after=True` is the GRU of `torch.nn` and cuDNN, `reset_after=False` the paper's. The
+    other arguments before `device` are `torch.nn.GRU`'s; for those after it see `spgru.nn.Layer`.
+    """
+
+    gates = 3
+    torch_class = nn.GRU
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        reset_after: bool = True,
+        family: str | Family = "gaussian",
+        rule: Rule = "exact",
+        parameterization: Parameterization = "moments",
+        weight_std: float | None = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device, dtype, family, rule, parameterization, weight_std,
+        )  # fmt: skip
+        self.reset_after = reset_after
+
+    def _step(self, hidden: Affine, part: str) -> Step:
+        return make_gru_step(hidden, self.hidden_size, self.reset_after, self.family, self.rule)
+
+    def to_torch(self) -> nn.GRU:
+        require_reset_after(self.reset_after)
+        return super().to_torch()  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.reset_after else ", reset_after=False")
+
+
+def make_gru_step(hidden: Affine, size: int, reset_after: bool, family: Family, rule: Rule) -> Step:
+    if reset_after:
+        return partial(gru_step, hidden=hidden, family=family, rule=rule)
+    return partial(
+        gru_step_reset_before,
+        hidden_rz=hidden.rows(0, 2 * size),
+        hidden_c=hidden.rows(2 * size, 3 * size),
+        family=family,
+        rule=rule,
+    )
+
+
+def require_reset_after(reset_after: bool) -> None:
+    if not reset_after:
+        raise ValueError(
+            "torch.nn has no GRU with reset_after=False; build the layer with reset_after=True"
+        )
+
+
+class LSTM(Recurrent):
+    """`torch.nn.LSTM` with random weights. See `spgru.recurrent.lstm` for the equations.
+
+    The arguments before `device` are `torch.nn.LSTM`'s; for those after it see `spgru.nn.Layer`.
+    The state is the pair (h, c).
+    """
+
+    gates = 4
+    torch_class = nn.LSTM
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        family: str | Family = "gaussian",
+        rule: Rule = "exact",
+        parameterization: Parameterization = "moments",
+        weight_std: float | None = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device, dtype, family, rule, parameterization, weight_std, proj_size,
+        )  # fmt: skip
+
+    @property
+    def _state_sizes(self) -> tuple[int, ...]:
+        return self._output_size, self.hidden_size
+
+    def _unpack_state(self, hx: Any) -> tuple[Any, ...]:
+        if not isinstance(hx, tuple) or len(hx) != 2:
+            raise TypeError(
+                f"hx of an LSTM must be the pair (h_0, c_0), got {type(hx).__name__}; "
+                "pass hx=(h_0, c_0)"
+            )
+        return hx
+
+    def _pack_state(self, state: list[Any]) -> Any:
+        return tuple(state)
+
+    def _step(self, hidden: Affine, part: str) -> Step:
+        weight = self._value(f"weight_hr_{part}")
+        projection = None if weight is None else Affine.of(weight)
+        return partial(
+            lstm_step, hidden=hidden, projection=projection, family=self.family, rule=self.rule
+        )
+
+    @staticmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
+        return {**Recurrent._torch_arguments(module), "proj_size": module.proj_size}
+
+
+class RNN(Recurrent):
+    """`torch.nn.RNN` with random weights. See `spgru.recurrent.rnn` for the equation.
+
+    The arguments before `device` are `torch.nn.RNN`'s; for those after it see `spgru.nn.Layer`.
+    """
+
+    gates = 1
+    torch_class = nn.RNN
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        family: str | Family = "gaussian",
+        rule: Rule = "exact",
+        parameterization: Parameterization = "moments",
+        weight_std: float | None = None,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device, dtype, family, rule, parameterization, weight_std,
+        )  # fmt: skip
+        self.nonlinearity = check_nonlinearity(nonlinearity, self.family)
+
+    def _step(self, hidden: Affine, part: str) -> Step:
+        return partial(
+            rnn_step,
+            hidden=hidden,
+            nonlinearity=self.nonlinearity,
+            family=self.family,
+            rule=self.rule,
+        )
+
+    @staticmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
+        return {**Recurrent._torch_arguments(module), "nonlinearity": module.nonlinearity}
+
+
+def check_nonlinearity(
+    nonlinearity: Literal["tanh", "relu"], family: Family
+) -> Literal["tanh", "relu"]:
+    check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
+    if nonlinearity == "relu" and family.name != "gaussian":
+        raise ValueError(
+            f"nonlinearity='relu' is not defined for family={family.name!r}, whose activation is "
+            "c (1 - exp(-gamma x)); leave nonlinearity out or use family='gaussian'"
+        )
+    return nonlinearity

@@ -1,0 +1,132 @@
+"""A random parameter: what every layer is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from spgru.checks import values_are_checked
+from spgru.families import Family, Parameterization
+from spgru.moments import Moments
+
+__all__ = ["Weight", "named_weights", "sampling"]
+
+
+class Weight(nn.Module):
+    """A tensor of independent random weights of one family.
+
+    Stored are the family's raw parameters (for the Gaussian by moments, `mean` and `log_var`);
+    calling the object gives the moments, or a draw while `sampling` is active.
+
+    Args:
+        shape: shape of the tensor
+        fan_in: number of inputs summed over, which scales priors
+        bound: `torch.nn` would initialise this weight uniformly in ±bound
+        family: the family, see `spgru.families`
+        parameterization: what is stored and learned
+        std: standard deviation of every weight, None for the family's default
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        fan_in: int,
+        bound: float,
+        family: Family,
+        parameterization: Parameterization,
+        std: float | None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.shape, self.fan_in, self.bound = shape, fan_in, bound
+        self.family, self.parameterization, self.std = family, parameterization, std
+        self._generator: torch.Generator | None = None
+        self._draw: Tensor | None = None
+        self._redraw = False
+        initial = self._initial(torch.empty(0, device=device, dtype=dtype))
+        for name, raw in family.to_raw(initial, parameterization).items():
+            self.register_parameter(name, nn.Parameter(raw))
+
+    def _initial(self, like: Tensor) -> Moments:
+        mean = self.family.initial_mean(self.shape, self.bound, like)
+        moments = self.family.moments_of(mean, self.std, self.bound)
+        self._check_representable(moments)
+        return moments
+
+    def _check_representable(self, moments: Moments) -> None:
+        self.family.check_domain("weight", moments)
+        if (
+            self.parameterization == "natural"
+            and values_are_checked(moments.var)
+            and bool((moments.var == 0).any())
+        ):
+            raise ValueError(
+                "weights of variance 0 have no natural parameters; "
+                "use parameterization='moments' or a positive weight_std"
+            )
+
+    def reset_parameters(self) -> None:
+        """Draw fresh means; standard deviations return to their initial value."""
+        self.set_(self._initial(next(self.parameters())))
+
+    @torch.no_grad()
+    def set_(self, moments: Moments) -> None:
+        """Take on these moments."""
+        self._check_representable(moments)
+        for name, raw in self.family.to_raw(moments, self.parameterization).items():
+            self.get_parameter(name).copy_(raw)
+
+    def moments(self) -> Moments:
+        return self.family.from_raw(dict(self.named_parameters()), self.parameterization)
+
+    def forward(self) -> Tensor | Moments:
+        if self._draw is not None:
+            return self._draw
+        if self._redraw:
+            return self.family.sample(self.moments(), self._generator)
+        return self.moments()
+
+    @property
+    def is_sampled(self) -> bool:
+        return self._redraw or self._draw is not None
+
+    @property
+    def redraws_every_step(self) -> bool:
+        return self._redraw
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.shape)}, {self.family.name}, {self.parameterization}"
+
+
+def named_weights(module: nn.Module) -> Iterator[tuple[str, Weight]]:
+    """All random weights of a module built from our layers, each once."""
+    for name, child in module.named_modules():
+        if isinstance(child, Weight):
+            yield name, child
+
+
+@contextmanager
+def sampling(
+    module: nn.Module, generator: torch.Generator, every_step: bool = False
+) -> Iterator[None]:
+    """Within this context the module runs with weights drawn at random instead of moments.
+
+    One draw serves the whole context, or, with `every_step`, recurrent layers draw afresh at each
+    time step. Outputs are certain: this is one sample of the network that the moments describe.
+    """
+    weights = [weight for _, weight in named_weights(module)]
+    try:
+        with torch.no_grad():
+            for weight in weights:
+                weight._generator, weight._redraw = generator, every_step
+                weight._draw = (
+                    None if every_step else weight.family.sample(weight.moments(), generator)
+                )
+            yield
+    finally:
+        for weight in weights:
+            weight._generator, weight._redraw, weight._draw = None, False, None

@@ -1,0 +1,63 @@
+"""One step of the gated recurrent unit. h: state, r: reset gate, z: update gate, c: candidate."""
+
+from __future__ import annotations
+
+from spgru.families import Family
+from spgru.functional import Affine, Rule, add, lerp, product
+from spgru.moments import Value
+from spgru.recurrent.scan import Neurons, split_last
+
+__all__ = ["gru_step", "gru_step_reset_before"]
+
+
+def gru_step(
+    inputs: Value, state: tuple[Value], hidden: Affine, family: Family, rule: Rule
+) -> Neurons[Value]:
+    """The GRU of `torch.nn` and cuDNN, which resets after the product with W.
+
+        r, z = sigmoid(inputs_rz + W_rz h + b_rz)
+        c    = tanh(inputs_c + r * (W_c h + b_c))
+        h'   = (1 - z) * c + z * h
+
+    Moments are exact but for the independence of r, z, c and h among each other and of the units.
+
+    Args:
+        inputs: (*batch, 3 H), the products with x for r, z and c, bias included
+        state: (h,), each (*batch, H)
+        hidden: H -> 3 H
+    """
+    (h,) = state
+    size = h.shape[-1]
+    inputs_rz, inputs_c = split_last(inputs, [2 * size, size])
+    hidden_rz, hidden_c = split_last(hidden(h), [2 * size, size])
+    r, z = split_last(family.gate(add(inputs_rz, hidden_rz), rule), [size, size])
+    c = family.candidate(add(inputs_c, product(r, hidden_c)), rule)
+    return {"r": r, "z": z, "candidate": c, "state": lerp(c, h, z, rule)}
+
+
+def gru_step_reset_before(
+    inputs: Value,
+    state: tuple[Value],
+    hidden_rz: Affine,
+    hidden_c: Affine,
+    family: Family,
+    rule: Rule,
+) -> Neurons[Value]:
+    """The GRU of the SP-GRU paper, which resets the state before the product with W.
+
+        r, z = sigmoid(inputs_rz + W_rz h + b_rz)
+        c    = tanh(inputs_c + W_c (r * h) + b_c)
+        h'   = (1 - z) * c + z * h
+
+    Args:
+        inputs: (*batch, 3 H), the products with x for r, z and c, bias included
+        state: (h,), each (*batch, H)
+        hidden_rz: H -> 2 H
+        hidden_c: H -> H
+    """
+    (h,) = state
+    size = h.shape[-1]
+    inputs_rz, inputs_c = split_last(inputs, [2 * size, size])
+    r, z = split_last(family.gate(add(inputs_rz, hidden_rz(h)), rule), [size, size])
+    c = family.candidate(add(inputs_c, hidden_c(product(r, h))), rule)
+    return {"r": r, "z": z, "candidate": c, "state": lerp(c, h, z, rule)}
