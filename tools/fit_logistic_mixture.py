@@ -15,7 +15,7 @@ E sigmoid(X) (1 - E sigmoid(X)) - E sigmoid'(X) positive by construction (see do
 
 For given widths the best weights are a linear programme; the widths are found by Nelder-Mead.
 
-Run:  python tools/fit_logistic_mixture.py            (about a minute)
+Run:  python tools/fit_logistic_mixture.py            (about ten seconds)
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def best_weights(widths: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--terms", type=int, default=5, help="number of Gaussians (default 5)")
+    parser.add_argument("--terms", type=int, default=6, help="number of Gaussians (default 6)")
     terms = parser.parse_args().terms
     search = minimize(
         lambda log_widths: np.log(best_weights(np.exp(np.sort(log_widths)))[0]),
@@ -91,13 +91,14 @@ def main() -> None:
     )
     widths = np.exp(np.sort(search.x))
     error, step_weights, slope_weights = best_weights(widths)
+    step_weights /= step_weights.sum()  # to all digits: the solver stops at 1e-7
     print(f"# largest error of step and slope: {error:.2e}")
     for name, values in [
         ("WIDTHS", widths),
         ("STEP_WEIGHTS", step_weights),
         ("SLOPE_WEIGHTS", slope_weights),
     ]:
-        print(f"{name} = ({', '.join(f'{value:.12g}' for value in values)})")
+        print(f"{name} = ({', '.join(map(repr, values.tolist()))})")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The sigmoid is the root of everything here, since tanh(x) = 2 sigmoid(2x) - 1. W
 
 *v <= 1.*  Gauss-Hermite quadrature on sigmoid(X) - sigmoid(m), written so that nothing cancels
 and everything is smooth in v: both moments are exact at v = 0, and the variance is a sum of
-squares with a relative error below 1e-5 down to the smallest v.
+squares that keeps a relative error below 1e-6 (|m| <= 5, sd <= 0.5) down to the smallest v.
 
 *v >= 1.*  Smoothed over a variance of 1 or more, the sigmoid is a sum of six normal distribution
 functions to 3e-7, and each of those has an exact Gaussian integral. The identity
@@ -17,6 +17,7 @@ docs/mathematics.md derives both; tools/fit_logistic_mixture.py derives the cons
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -32,19 +33,21 @@ Rule = Literal["exact", "paper"]
 
 # Twelve-point Gauss-Hermite: symmetric, so six positive nodes, their weights doubled.
 _ALL_NODES, _ALL_WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
-_NODES_SQUARED = tuple((_ALL_NODES[6:] ** 2).tolist())
+_NODES = tuple(_ALL_NODES[6:].tolist())
 _NODE_WEIGHTS = tuple((2 * _ALL_WEIGHTS[6:] / _ALL_WEIGHTS.sum()).tolist())
 
-# Output of `tools/fit_logistic_mixture.py --terms 6`; largest error 2.3e-7.
+# Output of tools/fit_logistic_mixture.py, largest error 2.3e-7. The widths are variances.
 _WIDTHS = (
-    1.99004146792, 3.07112062195, 5.19336711149, 9.24186976349, 17.1905786788, 24.4622303769,
+    1.9900414679164742, 3.0711206219450333, 5.193367111491028,
+    9.24186976348962, 17.1905786788296, 24.462230376898297,
 )  # fmt: skip
 _STEP_WEIGHTS = (
-    0.119446022239, 0.434719316219, 0.353558951541, 0.0887512176979, 0.00350321217762,
-    2.13800670122e-05,
+    0.11944601030097811, 0.434719272772612, 0.35355891620601926,
+    0.08875120882800541, 0.0035032118275095977, 2.1380064875414948e-05,
 )  # fmt: skip
 _SLOPE_WEIGHTS = (
-    0.119386071587, 0.434876678228, 0.353402453582, 0.0888125676358, 0.00352160684059, 0.0,
+    0.11938607158673988, 0.43487667822766934, 0.35340245358196126,
+    0.08881256763576044, 0.0035216068405864304, 0.0,
 )  # fmt: skip
 
 _HANDOVER = 1.0  # the variance at which the first form hands over to the second
@@ -55,8 +58,19 @@ _FARTHEST = 11.6
 
 def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
     """Constants along a new first dimension that broadcasts against `like`."""
-    column = torch.tensor(values, dtype=like.dtype, device=like.device)
-    return column.view(-1, *[1] * like.ndim)
+    build = _build_column if torch.compiler.is_compiling() else _cached_column
+    return build(values, like.dtype, like.device, like.ndim)
+
+
+def _build_column(
+    values: tuple[float, ...], dtype: torch.dtype, device: torch.device, ndim: int
+) -> Tensor:
+    # Outside inference mode, so that a cached column may later take part in a backward pass.
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device).view(-1, *[1] * ndim)
+
+
+_cached_column = lru_cache(maxsize=256)(_build_column)
 
 
 def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,15 +83,14 @@ def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """
     p, q = torch.sigmoid(mean), torch.sigmoid(-mean)
     g = p * q
-    distance_squared = _column(_NODES_SQUARED, var) * var
-    # cosh(d) - 1 = d^2/2 (sinh(d/2) / (d/2))^2: smooth in v. The last factor is 1 to rounding
-    # long before d^2 reaches 1e-18, and stopping there keeps 1/d out of its gradient.
-    half = 0.5 * distance_squared.clamp(min=1e-18).sqrt()
-    c = 0.5 * distance_squared * (torch.sinh(half) / half) ** 2
+    nodes, weights = _column(_NODES, var), _column(_NODE_WEIGHTS, var)
+    # cosh(d) - 1 = d^2/2 (sinh(d/2) / (d/2))^2 is smooth in v. The last factor is 1 to rounding
+    # long before v reaches 1e-18, and stopping there keeps 1/d out of its gradient.
+    half = nodes * (0.5 * var.clamp(min=1e-18).sqrt())
+    c = nodes**2 * (0.5 * var) * (torch.sinh(half) / half) ** 2
     scale = g / (1 + 2 * g * c)
-    even = scale * (q - p) * c
+    even = scale * c * (q - p)
     odd_squared = scale**2 * c * (c + 2)
-    weights = _column(_NODE_WEIGHTS, var)
     shift = (weights * even).sum(0)
     return shift, (weights * ((even - shift) ** 2 + odd_squared)).sum(0)
 

@@ -19,9 +19,10 @@ __all__ = ["gamma_activation", "poisson_activation"]
 def _log1p_ratio(x: Tensor) -> Tensor:
     """log(1 + x) / x for x >= 0, with its limit 1 at 0."""
     small = x < 1e-3
-    safe = torch.where(small, 1.0, x)
-    series = 1 - x * (1 / 2 - x * (1 / 3 - x * (1 / 4 - x * (1 / 5 - x / 6))))
-    return torch.where(small, series, torch.log1p(safe) / safe)
+    # Each branch sees only its own arguments, so that neither spoils the other's gradient.
+    near, far = torch.where(small, x, 0.0), torch.where(small, 1.0, x)
+    series = 1 - near * (1 / 2 - near * (1 / 3 - near * (1 / 4 - near * (1 / 5 - near / 6))))
+    return torch.where(small, series, torch.log1p(far) / far)
 
 
 def _saturate(x: Tensor, c: float, gamma: float) -> Tensor:
