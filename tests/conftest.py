@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -16,8 +14,7 @@ def full(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _reproducible() -> Iterator[None]:
+def _reproducible() -> None:
     torch.manual_seed(0)
     # Two workers on two cores: more threads would only get in each other's way.
     torch.set_num_threads(1)
-    yield

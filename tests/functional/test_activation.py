@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import assert_monte_carlo, draw, gaussian_moments, mpmath_moments, random_moments
 
 import spgru.functional as F
+from oracles import assert_monte_carlo, draw, gaussian_moments, mpmath_moments, random_moments
 from spgru import Moments
 from spgru.functional import activation
 
@@ -45,14 +45,14 @@ def test_absolute_error(name: str, dtype: torch.dtype) -> None:
     assert worst_var < {"sigmoid": 5e-7, "tanh": 2e-6}[name]
 
 
-# Measured: 6e-7. Asked for: 1 %.
+# Measured: 4e-6, where rounding puts sd 0.5 just beyond the hand-over. Asked for: 1 %.
 @both
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_relative_error_of_small_variances(name: str, dtype: torch.dtype) -> None:
     means = MEANS[np.abs(MEANS) <= 5]
     for std in np.geomspace(1e-4, 0.5, 40):
         _, true_var = gaussian_moments(name, means, std)
-        np.testing.assert_allclose(apply(name, means, std, dtype).var, true_var, rtol=1e-6)
+        np.testing.assert_allclose(apply(name, means, std, dtype).var, true_var, rtol=1e-5)
 
 
 @both

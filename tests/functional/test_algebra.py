@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracles import assert_monte_carlo, draw, random_moments
 
 import spgru.functional as F
+from oracles import assert_monte_carlo, draw, random_moments
 from spgru import Moments, certain
 
 DRAWS = 200_000

@@ -4,7 +4,7 @@ The sigmoid is the root of everything here, since tanh(x) = 2 sigmoid(2x) - 1. W
 
 *v <= 1.*  Gauss-Hermite quadrature on sigmoid(X) - sigmoid(m), written so that nothing cancels
 and everything is smooth in v: both moments are exact at v = 0, and the variance is a sum of
-squares that keeps a relative error below 1e-6 (|m| <= 5, sd <= 0.5) down to the smallest v.
+squares that keeps its relative accuracy (1e-6 for |m| <= 5) down to the smallest v.
 
 *v >= 1.*  Smoothed over a variance of 1 or more, the sigmoid is a sum of six normal distribution
 functions to 3e-7, and each of those has an exact Gaussian integral. The identity
