@@ -28,10 +28,19 @@ def set_value_checks(mode: Mode) -> None:
     _mode = mode
 
 
+def is_readable(tensor: Tensor) -> bool:
+    """Whether Python may branch on values: eagerly on the CPU, not while compiling or in vmap."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
 def values_are_checked(tensor: Tensor) -> bool:
-    if torch.compiler.is_compiling() or _mode == "never":
-        return False
-    return _mode == "always" or tensor.device.type == "cpu"
+    if _mode == "auto":
+        return is_readable(tensor)
+    return _mode == "always" and not torch.compiler.is_compiling()
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

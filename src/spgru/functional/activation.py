@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgru.checks import is_readable
 from spgru.functional import paper
 from spgru.moments import Moments, Value
 
@@ -108,13 +109,18 @@ def _sigmoid_far(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return tail, tail * (1 - tail) - slope
 
 
-def _logistic(x: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Both forms of the mean (shift from sigmoid(mean); tail), which to take, and the variance."""
+def _squash(x: Moments, certain: Tensor, scale: float, low: float) -> Moments:
+    """Moments of low + scale * sigmoid(X); `certain` is its value without variance."""
     near = x.var <= _HANDOVER
     # Each form sees only variances from its own range, so the other's gradient stays finite.
-    shift, near_var = _sigmoid_near(x.mean, x.var.clamp(max=_HANDOVER))
-    tail, far_var = _sigmoid_far(x.mean, x.var.clamp(min=_HANDOVER))
-    return shift, tail, near, torch.where(near, near_var, far_var)
+    shift, var = _sigmoid_near(x.mean, x.var.clamp(max=_HANDOVER))
+    mean = certain + scale * shift
+    # Mostly all variances are small. Looking is free on the CPU; a GPU would wait for the answer.
+    if not (is_readable(near) and bool(near.all())):
+        tail, far_var = _sigmoid_far(x.mean, x.var.clamp(min=_HANDOVER))
+        far_mean = torch.where(x.mean > 0, low + scale - scale * tail, low + scale * tail)
+        mean, var = torch.where(near, mean, far_mean), torch.where(near, var, far_var)
+    return Moments(mean, scale**2 * var)
 
 
 def _working_precision(x: Moments) -> Moments:
@@ -133,10 +139,7 @@ def sigmoid(x: Value, rule: Rule = "exact") -> Value:
     if rule == "paper":
         return paper.sigmoid(x)
     wide = _working_precision(x)
-    shift, tail, near, var = _logistic(wide)
-    far_mean = torch.where(wide.mean > 0, 1 - tail, tail)
-    mean = torch.where(near, torch.sigmoid(wide.mean) + shift, far_mean)
-    return Moments(mean, var).to(x.dtype)
+    return _squash(wide, torch.sigmoid(wide.mean), scale=1, low=0).to(x.dtype)
 
 
 def tanh(x: Value, rule: Rule = "exact") -> Value:
@@ -146,10 +149,8 @@ def tanh(x: Value, rule: Rule = "exact") -> Value:
     if rule == "paper":
         return paper.tanh(x)
     wide = _working_precision(x)
-    shift, tail, near, var = _logistic(Moments(2 * wide.mean, 4 * wide.var))
-    far_mean = torch.where(wide.mean > 0, 1 - 2 * tail, 2 * tail - 1)
-    mean = torch.where(near, torch.tanh(wide.mean) + 2 * shift, far_mean)
-    return Moments(mean, 4 * var).to(x.dtype)
+    doubled = Moments(2 * wide.mean, 4 * wide.var)
+    return _squash(doubled, torch.tanh(wide.mean), scale=2, low=-1).to(x.dtype)
 
 
 def relu(x: Value) -> Value:
