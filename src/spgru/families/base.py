@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from spgru.checks import check_moments, values_are_checked
 from spgru.functional import Rule
 from spgru.moments import Moments, Value
 
@@ -55,8 +56,13 @@ class Family(ABC):
         """Inverse of `to_raw`."""
 
     @abstractmethod
+    def check_support(self, name: str, mean: Tensor) -> None:
+        """Raise ValueError where a mean lies outside the family's support."""
+
     def check_domain(self, name: str, moments: Moments) -> None:
-        """Raise ValueError unless every entry is the moments of some member."""
+        """Raise ValueError unless every entry is the moments of a member or of a limit."""
+        check_moments(name, moments)
+        self.check_support(name, moments.mean)
 
     # -- densities ----------------------------------------------------------------------------
 
@@ -90,12 +96,32 @@ class Family(ABC):
         return f"{type(self).__name__}()"
 
 
-def positive_only(family: str, name: str, mean: Tensor, allow_zero: bool) -> None:
-    """Shared domain check of the families on the positive half line."""
-    bad = mean < 0 if allow_zero else mean <= 0
-    if bool(bad.any()):
-        raise ValueError(
-            f"{name} has entries outside the domain of the {family} family "
-            f"(smallest mean {mean.min().item():.3g}, must be positive); "
-            "shift or rescale the data, or use family='gaussian'"
-        )
+class PositiveFamily(Family):
+    """A family on the positive half line, with the activation c (1 - exp(-gamma x))."""
+
+    def __init__(self, c: float = 1.0, gamma: float = 1.0) -> None:
+        if not 0 < c <= 1:
+            raise ValueError(f"c must lie in (0, 1], got {c}; gates must stay within [0, 1]")
+        if gamma <= 0:
+            raise ValueError(f"gamma must be positive, got {gamma}; 1.0 is a good start")
+        self.c, self.gamma = c, gamma
+
+    def check_support(self, name: str, mean: Tensor) -> None:
+        # 0 is allowed: with certainty it is the limit that a zero initial state needs.
+        if values_are_checked(mean) and bool((mean < 0).any()):
+            raise ValueError(
+                f"{name} has entries outside the domain of the {self.name} family "
+                f"(smallest mean {mean.min().item():.3g}, must be positive); "
+                "shift or rescale the data, or use family='gaussian'"
+            )
+
+    def initial_mean(self, shape: tuple[int, ...], bound: float, like: Tensor) -> Tensor:
+        # A sum of n positive terms grows with n, not with its root: the bound is squared.
+        mean = torch.empty(shape, dtype=like.dtype, device=like.device).uniform_(0, 2 * bound**2)
+        return mean.clamp(min=0.02 * bound**2)
+
+    def fan_in_scale(self, fan_in: int) -> float:
+        return 1 / fan_in
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(c={self.c}, gamma={self.gamma})"

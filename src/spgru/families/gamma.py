@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spgru.checks import check_moments, values_are_checked
-from spgru.families.base import Family, Parameterization, positive_only
+from spgru.families.base import Parameterization, PositiveFamily
 from spgru.functional import Rule, gamma_activation
 from spgru.moments import Moments, Value
 
 
-class Gamma(Family):
+class Gamma(PositiveFamily):
     """Gamma with shape a = mean^2 / var and rate b = mean / var.
 
     Natural parameters eta = (a - 1, -b) with sufficient statistics (log x, x).
@@ -21,9 +20,6 @@ class Gamma(Family):
     """
 
     name = "gamma"
-
-    def __init__(self, c: float = 1.0, gamma: float = 1.0) -> None:
-        self.c, self.gamma = check_activation(c, gamma)
 
     def gate(self, x: Value, rule: Rule) -> Value:
         return gamma_activation(x, self.c, self.gamma)
@@ -55,13 +51,6 @@ class Gamma(Family):
         log_shape, log_rate = raw["log_shape"], raw["log_rate"]
         return Moments((log_shape - log_rate).exp(), (log_shape - 2 * log_rate).exp())
 
-    def check_domain(self, name: str, moments: Moments) -> None:
-        check_moments(name, moments)
-        if values_are_checked(moments.mean):
-            # 0 with certainty is the limit that a zero initial state needs.
-            positive_only(self.name, name, moments.mean, allow_zero=True)
-            positive_only(self.name, name, moments.mean[moments.var > 0], allow_zero=False)
-
     def log_prob(self, value: Tensor, moments: Moments) -> Tensor:
         shape, rate = self.shape_rate(moments)
         return (
@@ -88,25 +77,6 @@ class Gamma(Family):
         draw = torch._standard_gamma(shape, generator=generator) / rate
         return torch.where(random, draw, moments.mean)
 
-    def initial_mean(self, shape: tuple[int, ...], bound: float, like: Tensor) -> Tensor:
-        # A sum of n positive terms grows with n, not with its root: the bound is squared.
-        mean = torch.empty(shape, dtype=like.dtype, device=like.device).uniform_(0, 2 * bound**2)
-        return mean.clamp(min=0.02 * bound**2)
-
     def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
         std = 0.1 * bound**2 if std is None else std
         return Moments(mean, torch.full_like(mean, std**2))
-
-    def fan_in_scale(self, fan_in: int) -> float:
-        return 1 / fan_in
-
-    def __repr__(self) -> str:
-        return f"Gamma(c={self.c}, gamma={self.gamma})"
-
-
-def check_activation(c: float, gamma: float) -> tuple[float, float]:
-    if not 0 < c <= 1:
-        raise ValueError(f"c must lie in (0, 1], got {c}; gates must stay within [0, 1]")
-    if gamma <= 0:
-        raise ValueError(f"gamma must be positive, got {gamma}; 1.0 is a good start")
-    return c, gamma

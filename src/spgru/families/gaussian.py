@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from spgru.checks import check_moments
 from spgru.families.base import Family, Parameterization
 from spgru.functional import Rule, sigmoid, tanh
 from spgru.moments import Moments, Value
@@ -49,8 +48,8 @@ class Gaussian(Family):
             return Moments(raw["mean"], raw["log_var"].exp())
         return self.from_natural(raw["eta1"], -raw["log_neg_eta2"].exp())
 
-    def check_domain(self, name: str, moments: Moments) -> None:
-        check_moments(name, moments)
+    def check_support(self, name: str, mean: Tensor) -> None:
+        """Every mean is allowed."""
 
     def log_prob(self, value: Tensor, moments: Moments) -> Tensor:
         squared = (value - moments.mean) ** 2 / moments.var

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from spgru.checks import check_features, check_value
+from spgru.checks import check_features
 from spgru.families import Family, Parameterization
 from spgru.functional import Affine, Rule
 from spgru.moments import Moments, certain
@@ -67,7 +67,7 @@ class _Cell(Layer):
         if len(values) != len(self.state_names):
             raise TypeError(f"hx must hold {len(self.state_names)} values, got {len(values)}")
         for value in values:
-            check_value("hx", value, self._like)
+            self._check("hx", value)
             if tuple(value.shape) != shape:
                 raise ValueError(f"hx has shape {tuple(value.shape)} but x asks for {shape}")
         return tuple(
@@ -76,7 +76,7 @@ class _Cell(Layer):
 
     def forward(self, x: Tensor | Moments, hx: Any = None) -> Any:
         """(B, input_size) or (input_size,) and the state before -> the state after"""
-        check_value("x", x, self._like)
+        self._check("x", x)
         check_features("x", x, self.input_size, "input_size")
         if x.ndim not in (1, 2):
             raise ValueError(f"x has {x.ndim} dimensions; pass one time step, (B, I) or (I,)")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from spgru.checks import check_choice
+from spgru.checks import check_choice, check_value
 from spgru.families import Family, Parameterization, get
 from spgru.functional import Rule
 from spgru.moments import Moments, certain
@@ -84,6 +84,11 @@ class Layer(nn.Module):
     @property
     def _is_sampled(self) -> bool:
         return next(iter(self._weights().values())).is_sampled
+
+    def _check(self, name: str, value: Any) -> None:
+        """What users pass in is a Tensor or Moments that suits the parameters and the family."""
+        check_value(name, value, self._like)
+        self.family.check_support(name, value.mean if isinstance(value, Moments) else value)
 
     def _enter(self, value: Any) -> Any:
         """While weights are drawn, neurons are plain numbers too."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spgru.checks import check_choice, check_features, check_value
+from spgru.checks import check_choice, check_features
 from spgru.families import Family, Parameterization
 from spgru.functional import Rule, conv2d, linear
 from spgru.functional.linear import Size2d
@@ -50,7 +50,7 @@ class Linear(Layer):
 
     def forward(self, x: Tensor | Moments) -> Moments:
         """(*batch, in_features) -> (*batch, out_features)"""
-        check_value("x", x, self._like)
+        self._check("x", x)
         check_features("x", x, self.in_features, "in_features")
         output = linear(self._enter(x), self._value("weight"), self._value("bias"))
         if self._records is not None:
@@ -138,7 +138,7 @@ class Conv2d(Layer):
 
     def forward(self, x: Tensor | Moments) -> Moments:
         """(B, in_channels, height, width) or unbatched -> the same with out_channels"""
-        check_value("x", x, self._like)
+        self._check("x", x)
         if x.ndim not in (3, 4) or x.shape[-3] != self.in_channels:
             raise ValueError(
                 f"x has shape {tuple(x.shape)}; pass (B, {self.in_channels}, height, width) "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from spgru.checks import check_features, check_value
+from spgru.checks import check_features
 from spgru.families import Family, Parameterization
 from spgru.functional import Affine, Rule, dropout
 from spgru.moments import Moments, cat, certain, stack
@@ -153,7 +153,7 @@ class Recurrent(Layer):
             the output at every step, laid out as `x`, and the final state
         """
         x, packing = self._open(x)
-        check_value("x", x, self._like)
+        self._check("x", x)
         check_features("x", x, self.input_size, "input_size")
         batched = x.ndim == 3
         if x.ndim not in (2, 3):
@@ -202,7 +202,7 @@ class Recurrent(Layer):
                 "a bidirectional layer needs the whole sequence and cannot stream; "
                 "build it with bidirectional=False"
             )
-        check_value("x_t", x_t, self._like)
+        self._check("x_t", x_t)
         if x_t.ndim not in (1, 2):
             raise ValueError(f"x_t has {x_t.ndim} dimensions; pass one time step, (B, I) or (I,)")
         time = 1 if self.batch_first and x_t.ndim == 2 else 0
@@ -290,7 +290,7 @@ class Recurrent(Layer):
             if value is None:
                 value = torch.zeros(count, batch, size, dtype=x.dtype, device=x.device)
             else:
-                check_value(f"hx ({name})", value, self._like)
+                self._check(f"hx ({name})", value)
                 expected = (count, batch, size) if batched else (count, size)
                 if tuple(value.shape) != expected:
                     raise ValueError(

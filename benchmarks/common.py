@@ -1,0 +1,58 @@
+"""What all benchmarks share: where results go and what they were measured on."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def provenance() -> dict[str, str]:
+    """Hardware, versions and commit."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    if torch.cuda.is_available():
+        hardware = torch.cuda.get_device_name()
+    else:
+        hardware = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
+    return {
+        "hardware": hardware,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": commit or "unknown",
+    }
+
+
+def save(name: str, command: str, result: Any) -> None:
+    """Write benchmarks/results/NAME.json."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    content = {"command": command, **provenance(), "result": result}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def publish(document: str, block: str, text: str) -> None:
+    """Replace what stands between the markers of `block` in a document."""
+    path = ROOT / document
+    pattern = rf"(<!-- {block} -->\n).*?(<!-- end {block} -->)"
+    updated, count = re.subn(
+        pattern, lambda match: match[1] + text + "\n" + match[2], path.read_text(), flags=re.S
+    )
+    if count != 1:
+        raise SystemExit(f"{document} has {count} blocks named {block!r}, expected one")
+    path.write_text(updated)
