@@ -79,9 +79,7 @@ def main() -> None:
                 ]
             )
             print(" | ".join(rows[-1]), flush=True)
-    command = (
-        f"python benchmarks/variance_ratio.py --draws {arguments.draws} --seeds {arguments.seeds}"
-    )
+    options = f"--draws {arguments.draws} --seeds {arguments.seeds}"
     header = [
         "network",
         "weight sd (relative)",
@@ -90,7 +88,7 @@ def main() -> None:
         "redrawn / truth",
         "printed / truth",
     ]
-    save("variance_ratio", command, results)
+    save("variance_ratio", f"python benchmarks/variance_ratio.py {options}", results)
     publish("docs/mathematics.md", "variance_ratio", table(header, rows))
 
 
