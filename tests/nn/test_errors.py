@@ -105,7 +105,7 @@ BAD_CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), BAD_CALLS, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("call", "kind", "message"), BAD_CALLS, ids=[m for _, _, m in BAD_CALLS])
 def test_errors(call: Callable[[], Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         call()

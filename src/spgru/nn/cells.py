@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from spgru.checks import check_features
-from spgru.families import Family, Parameterization
-from spgru.functional import Affine, Rule
+from spgru.functional import Affine
 from spgru.moments import Moments, certain
-from spgru.nn.layer import Layer, Record
+from spgru.nn.layer import Layer, Options, Record
 from spgru.nn.recurrent import Step
 from spgru.nn.rnn import check_nonlinearity, make_gru_step, require_reset_after
 from spgru.recurrent import lstm_step, rnn_step
@@ -29,22 +28,18 @@ class _Cell(Layer):
     """
 
     gates: int
-    torch_class: type[nn.RNNCellBase]
     state_names: tuple[str, ...] = ("state",)
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        bias: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-        family: str | Family,
-        rule: Rule,
-        parameterization: Parameterization,
-        weight_std: float | None,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(family, rule, parameterization, weight_std, device, dtype)
+        super().__init__(device, dtype, **options)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         bound, rows = 1 / math.sqrt(hidden_size), self.gates * hidden_size
         self._add_weight("weight_ih", (rows, input_size), input_size, bound)
@@ -90,36 +85,8 @@ class _Cell(Layer):
         after = tuple(self._leave(neurons[name]) for name in self.state_names)
         return after if len(after) > 1 else after[0]
 
-    @classmethod
-    def from_torch(
-        cls, module: nn.RNNCellBase, weight_std: float | None = None, **options: Any
-    ) -> Self:
-        """The same cell with the weights of `module` as means and `weight_std` around them."""
-        if not isinstance(module, cls.torch_class):
-            raise TypeError(
-                f"{cls.__name__}.from_torch takes a torch.nn.{cls.torch_class.__name__}, "
-                f"got {type(module).__name__}"
-            )
-        cell = cls(
-            **cls._torch_arguments(module),
-            device=module.weight_ih.device,
-            dtype=module.weight_ih.dtype,
-            weight_std=weight_std,
-            **options,
-        )
-        return cell._take_means(module)
-
-    def to_torch(self) -> Any:
-        """The `torch.nn` cell with the means as weights."""
-        like = self._like
-        target = self.torch_class(
-            **self._torch_arguments(self), device=like.device, dtype=like.dtype
-        )
-        return self._give_means(target)
-
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
-        """The constructor's arguments, read off a cell of ours or of `torch.nn`."""
         return {name: getattr(module, name) for name in ("input_size", "hidden_size", "bias")}
 
     def extra_repr(self) -> str:
@@ -141,15 +108,9 @@ class GRUCell(_Cell):
         dtype: torch.dtype | None = None,
         *,
         reset_after: bool = True,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            input_size, hidden_size, bias, device, dtype, family, rule, parameterization,
-            weight_std,
-        )  # fmt: skip
+        super().__init__(input_size, hidden_size, bias, device, dtype, **options)
         self.reset_after = reset_after
 
     def _step(self, hidden: Affine) -> Step:
@@ -166,24 +127,6 @@ class LSTMCell(_Cell):
     gates = 4
     torch_class = nn.LSTMCell
     state_names = ("state", "cell")
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, bias, device, dtype, family, rule, parameterization,
-            weight_std,
-        )  # fmt: skip
 
     def _step(self, hidden: Affine) -> Step:
         return partial(
@@ -205,16 +148,9 @@ class RNNCell(_Cell):
         nonlinearity: Literal["tanh", "relu"] = "tanh",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        *,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            input_size, hidden_size, bias, device, dtype, family, rule, parameterization,
-            weight_std,
-        )  # fmt: skip
+        super().__init__(input_size, hidden_size, bias, device, dtype, **options)
         self.nonlinearity = check_nonlinearity(nonlinearity, self.family)
 
     def _step(self, hidden: Affine) -> Step:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from spgru.functional import Rule
 from spgru.moments import Moments, certain
 from spgru.nn.weight import Weight
 
-__all__ = ["Layer", "Record", "recording"]
+__all__ = ["Layer", "Options", "Record", "recording"]
 
 
 class Record(NamedTuple):
@@ -24,6 +25,15 @@ class Record(NamedTuple):
     part: str
     neurons: dict[str, Any]
     time_dim: int | None
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments that every layer takes beyond those of `torch.nn`; see `Layer`."""
+
+    family: str | Family
+    rule: Rule
+    parameterization: Parameterization
+    weight_std: float | None
 
 
 class Layer(nn.Module):
@@ -37,14 +47,17 @@ class Layer(nn.Module):
             range that `torch.nn` initialises within. 0 gives a deterministic network.
     """
 
+    torch_class: type[nn.Module]
+    """The layer's counterpart in `torch.nn`."""
+
     def __init__(
         self,
-        family: str | Family,
-        rule: Rule,
-        parameterization: Parameterization,
-        weight_std: float | None,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
+        family: str | Family = "gaussian",
+        rule: Rule = "exact",
+        parameterization: Parameterization = "moments",
+        weight_std: float | None = None,
     ) -> None:
         super().__init__()
         check_choice("rule", rule, ("exact", "paper"))
@@ -101,23 +114,42 @@ class Layer(nn.Module):
         for weight in self._weights().values():
             weight.reset_parameters()
 
-    def _take_means(self, source: nn.Module) -> Self:
-        """Copy the weights of a `torch.nn` module of the same shape; see `from_torch`."""
-        for name, weight in self._weights().items():
-            mean = getattr(source, name).detach().clone()
-            weight.set_(self.family.moments_of(mean, self.weight_std, weight.bound))
-        return self.train(source.training)
+    @classmethod
+    def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
+        """The same layer with the weights of `module` as means and `weight_std` around them."""
+        if not isinstance(module, cls.torch_class):
+            raise TypeError(
+                f"{cls.__name__}.from_torch takes a torch.nn.{cls.torch_class.__name__}, "
+                f"got {type(module).__name__}"
+            )
+        like = next(module.parameters())
+        options |= {"device": like.device, "dtype": like.dtype, "weight_std": weight_std}
+        layer = cls(**cls._torch_arguments(module), **options)
+        for name, weight in layer._weights().items():
+            mean = getattr(module, name).detach().clone()
+            weight.set_(layer.family.moments_of(mean, weight_std, weight.bound))
+        return layer.train(module.training)
 
     @torch.no_grad()
-    def _give_means(self, target: nn.Module) -> Any:
+    def to_torch(self) -> Any:
+        """The `torch.nn` layer with the means as weights."""
         if self.family.name != "gaussian":
             raise ValueError(
                 f"family={self.family.name!r} has no counterpart in torch.nn, whose activations "
                 "are sigmoid and tanh; only gaussian layers convert"
             )
+        like = self._like
+        module = self.torch_class(
+            **self._torch_arguments(self), device=like.device, dtype=like.dtype
+        )
         for name, weight in self._weights().items():
-            getattr(target, name).copy_(weight.moments().mean)
-        return target.train(self.training)
+            getattr(module, name).copy_(weight.moments().mean)
+        return module.train(self.training)
+
+    @staticmethod
+    @abstractmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
+        """The constructor's arguments, read off a layer of ours or of `torch.nn`."""
 
     def _options_repr(self) -> str:
         parts = [f"family={self.family.name!r}"]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgru.checks import check_choice, check_features
-from spgru.families import Family, Parameterization
-from spgru.functional import Rule, conv2d, linear
+from spgru.functional import conv2d, linear
 from spgru.functional.linear import Size2d
 from spgru.moments import Moments
-from spgru.nn.layer import Layer, Record
+from spgru.nn.layer import Layer, Options, Record
 
 __all__ = ["Conv2d", "Linear"]
 
@@ -27,6 +26,8 @@ class Linear(Layer):
     The arguments before `device` are `torch.nn.Linear`'s; for the others see `spgru.nn.Layer`.
     """
 
+    torch_class = nn.Linear
+
     def __init__(
         self,
         in_features: int,
@@ -34,13 +35,9 @@ class Linear(Layer):
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        *,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(family, rule, parameterization, weight_std, device, dtype)
+        super().__init__(device, dtype, **options)
         self.in_features, self.out_features = in_features, out_features
         bound = 1 / math.sqrt(in_features)
         self._add_weight("weight", (out_features, in_features), in_features, bound)
@@ -57,27 +54,13 @@ class Linear(Layer):
             self._records.append(Record("", {"output": output}, None))
         return self._leave(output)  # type: ignore[no-any-return]
 
-    @classmethod
-    def from_torch(cls, module: nn.Linear, weight_std: float | None = None, **options: Any) -> Self:
-        """The same layer with the weights of `module` as means."""
-        layer = cls(
-            module.in_features,
-            module.out_features,
-            module.bias is not None,
-            module.weight.device,
-            module.weight.dtype,
-            weight_std=weight_std,
-            **options,
-        )
-        return layer._take_means(module)
-
-    def to_torch(self) -> nn.Linear:
-        """A `torch.nn.Linear` with the means as weights."""
-        like = self._like
-        target = nn.Linear(
-            self.in_features, self.out_features, self.bias is not None, like.device, like.dtype
-        )
-        return self._give_means(target)  # type: ignore[no-any-return]
+    @staticmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
+        return {
+            "in_features": module.in_features,
+            "out_features": module.out_features,
+            "bias": module.bias is not None,
+        }
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self._options_repr()}"
@@ -88,6 +71,8 @@ class Conv2d(Layer):
 
     The arguments before `device` are `torch.nn.Conv2d`'s; for the others see `spgru.nn.Layer`.
     """
+
+    torch_class = nn.Conv2d
 
     def __init__(
         self,
@@ -102,28 +87,15 @@ class Conv2d(Layer):
         padding_mode: PaddingMode = "zeros",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        *,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(family, rule, parameterization, weight_std, device, dtype)
+        super().__init__(device, dtype, **options)
         check_choice("padding_mode", padding_mode, get_args(PaddingMode))
         # torch.nn's own layer checks and normalises the arguments, and says how to pad.
-        arguments: dict[str, Any] = {
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "kernel_size": kernel_size,
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "groups": groups,
-            "bias": bias,
-            "padding_mode": padding_mode,
-        }
-        shape = nn.Conv2d(**arguments, device="meta")
-        self._arguments = arguments
+        shape = nn.Conv2d(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,  # type: ignore[arg-type]
+            padding_mode, device="meta",
+        )  # fmt: skip
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride = shape.kernel_size, shape.stride
         self.padding, self.dilation, self.groups = shape.padding, shape.dilation, groups
@@ -161,29 +133,14 @@ class Conv2d(Layer):
             return F.pad(x, self._pad_widths, mode=self.padding_mode)
         return Moments(self._pad(x.mean), self._pad(x.var))  # type: ignore[arg-type]
 
-    @classmethod
-    def from_torch(cls, module: nn.Conv2d, weight_std: float | None = None, **options: Any) -> Self:
-        """The same layer with the weights of `module` as means."""
+    @staticmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
         names = (
             "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation",
             "groups", "padding_mode",
         )  # fmt: skip
         arguments = {name: getattr(module, name) for name in names}
-        layer = cls(
-            **arguments,
-            bias=module.bias is not None,
-            device=module.weight.device,
-            dtype=module.weight.dtype,
-            weight_std=weight_std,
-            **options,
-        )
-        return layer._take_means(module)
-
-    def to_torch(self) -> nn.Conv2d:
-        """A `torch.nn.Conv2d` with the means as weights."""
-        like = self._like
-        target = nn.Conv2d(**self._arguments, device=like.device, dtype=like.dtype)
-        return self._give_means(target)  # type: ignore[no-any-return]
+        return {**arguments, "bias": module.bias is not None}
 
     def extra_repr(self) -> str:
         return (

@@ -6,17 +6,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from spgru.checks import check_features
-from spgru.families import Family, Parameterization
-from spgru.functional import Affine, Rule, dropout
+from spgru.functional import Affine, dropout
 from spgru.moments import Moments, cat, certain, stack
-from spgru.nn.layer import Layer, Record
+from spgru.nn.layer import Layer, Options, Record
 from spgru.recurrent import Neurons, scan
 
 __all__ = ["Recurrent"]
@@ -61,7 +60,6 @@ class Recurrent(Layer):
 
     gates: int
     """Rows of weight_ih in units of hidden_size."""
-    torch_class: type[nn.RNNBase]
 
     def __init__(
         self,
@@ -74,13 +72,10 @@ class Recurrent(Layer):
         bidirectional: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        family: str | Family,
-        rule: Rule,
-        parameterization: Parameterization,
-        weight_std: float | None,
         proj_size: int = 0,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(family, rule, parameterization, weight_std, device, dtype)
+        super().__init__(device, dtype, **options)
         for name, size in (
             ("input_size", input_size),
             ("hidden_size", hidden_size),
@@ -304,39 +299,8 @@ class Recurrent(Layer):
             state.append(self._enter(value))
         return tuple(state)
 
-    # -- torch.nn -----------------------------------------------------------------------------
-
-    @classmethod
-    def from_torch(
-        cls, module: nn.RNNBase, weight_std: float | None = None, **options: Any
-    ) -> Self:
-        """The same layer with the weights of `module` as means and `weight_std` around them."""
-        if not isinstance(module, cls.torch_class):
-            raise TypeError(
-                f"{cls.__name__}.from_torch takes a torch.nn.{cls.torch_class.__name__}, "
-                f"got {type(module).__name__}"
-            )
-        like = next(module.parameters())
-        layer = cls(
-            **cls._torch_arguments(module),
-            device=like.device,
-            dtype=like.dtype,
-            weight_std=weight_std,
-            **options,
-        )
-        return layer._take_means(module)
-
-    def to_torch(self) -> Any:
-        """The `torch.nn` layer with the means as weights."""
-        like = self._like
-        target = self.torch_class(
-            **self._torch_arguments(self), device=like.device, dtype=like.dtype
-        )
-        return self._give_means(target)
-
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
-        """The constructor's arguments, read off a layer of ours or of `torch.nn`."""
         names = (
             "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
             "bidirectional",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import nn
 
 from spgru.checks import check_choice
-from spgru.families import Family, Parameterization
+from spgru.families import Family
 from spgru.functional import Affine, Rule
+from spgru.nn.layer import Options
 from spgru.nn.recurrent import Recurrent, Step
 from spgru.recurrent import gru_step, gru_step_reset_before, lstm_step, rnn_step
 
@@ -40,14 +41,11 @@ class GRU(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         reset_after: bool = True,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device, dtype, family, rule, parameterization, weight_std,
+            device, dtype, **options,
         )  # fmt: skip
         self.reset_after = reset_after
 
@@ -103,15 +101,11 @@ class LSTM(Recurrent):
         proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        *,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device, dtype, family, rule, parameterization, weight_std, proj_size,
+            device, dtype, proj_size, **options,
         )  # fmt: skip
 
     @property
@@ -162,15 +156,11 @@ class RNN(Recurrent):
         bidirectional: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        *,
-        family: str | Family = "gaussian",
-        rule: Rule = "exact",
-        parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device, dtype, family, rule, parameterization, weight_std,
+            device, dtype, **options,
         )  # fmt: skip
         self.nonlinearity = check_nonlinearity(nonlinearity, self.family)
 
