@@ -59,7 +59,7 @@ def audit(
         for every_step in (False, True) if redraw else (False,):
             torch.manual_seed(seed)
             generator.manual_seed(seed)
-            sums = {name: _Sums(form) for name, form in closed.items()}
+            sums = {name: _Sums(form, draws) for name, form in closed.items()}
             for _ in range(draws):
                 drawn = _draw(inputs, family, generator)
                 with sampling(module, generator, every_step):
@@ -113,11 +113,12 @@ class _Closed:
 class _Sums:
     """Running sums over draws of the deviation from the closed-form mean."""
 
-    def __init__(self, closed: _Closed) -> None:
-        self.closed = closed
+    def __init__(self, closed: _Closed, draws: int) -> None:
+        self.closed, self.count = closed, 0
         self.first = torch.zeros_like(closed.mean)
         self.second = torch.zeros_like(closed.mean)
-        self.per_draw: list[Tensor] = []
+        # Laid out beforehand: a small tensor kept from every draw would pin the heap around it.
+        self.per_draw = torch.empty(draws, len(closed.mean), dtype=torch.float64)
         self.inside = torch.zeros(len(LEVELS), len(closed.mean), dtype=torch.float64)
         quantiles = torch.special.ndtri((1 + torch.tensor(LEVELS, dtype=torch.float64)) / 2)
         self.half_widths = quantiles.to(closed.mean.device)[:, None, None] * closed.var.sqrt()
@@ -127,24 +128,22 @@ class _Sums:
         squared = deviation**2
         self.first += deviation
         self.second += squared
-        self.per_draw.append(squared.mean(1).cpu())
+        self.per_draw[self.count] = squared.mean(1)
+        self.count += 1
         self.inside += (deviation.abs() <= self.half_widths).double().mean(2).cpu()
 
     def variance(self) -> Tensor:
         """(T, N), unbiased"""
-        count = len(self.per_draw)
         # The subtraction rounds below 0 where nothing varies at all.
-        return ((self.second - self.first**2 / count) / (count - 1)).clamp(min=0)
+        return ((self.second - self.first**2 / self.count) / (self.count - 1)).clamp(min=0)
 
     def mean_variance(self) -> tuple[Tensor, Tensor]:
         """Mean over neurons of the true variance at every step, and its standard error."""
-        spread = torch.stack(self.per_draw).std(0) / len(self.per_draw) ** 0.5
-        return self.variance().mean(1).cpu(), spread
+        return self.variance().mean(1).cpu(), self.per_draw.std(0) / self.count**0.5
 
     def report(self, redrawn: _Sums | None) -> LayerReport:
-        count = len(self.per_draw)
         variance = self.variance()
-        standardised = (self.first / count) ** 2 / variance
+        standardised = (self.first / self.count) ** 2 / variance
         mean_error = torch.where(variance > 0, standardised, 0.0).mean(1).sqrt().cpu()
         true_var, true_error = self.mean_variance()
         redrawn_var, redrawn_error = (None, None) if redrawn is None else redrawn.mean_variance()
@@ -155,5 +154,5 @@ class _Sums:
             redrawn_var=redrawn_var,
             redrawn_var_error=redrawn_error,
             mean_error=mean_error,
-            coverage=self.inside / count,
+            coverage=self.inside / self.count,
         )
