@@ -20,7 +20,7 @@ _OMEGA = -math.log(math.sqrt(2) + 1)  # equal value and slope where sigmoid^2 = 
 
 
 def sigmoid(x: Moments) -> Moments:
-    """Eq. (6) of the paper's main text."""
+    """The main text, Section 3.2."""
     mean = torch.sigmoid(x.mean / torch.sqrt(1 + _ZETA_SQUARED * x.var))
     argument = _NU * (x.mean + _OMEGA) / torch.sqrt(1 + _ZETA_SQUARED * _NU**2 * x.var)
     return Moments(mean, torch.sigmoid(argument) - mean**2)
