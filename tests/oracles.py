@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -84,3 +86,9 @@ def random_moments(*shape: int, scale: float = 1.0) -> Moments:
         torch.randn(*shape, dtype=torch.float64),
         scale * torch.rand(*shape, dtype=torch.float64),
     )
+
+
+def resident_kilobytes() -> int:
+    """Memory held right now (a high-water mark would hide a leak below an earlier peak)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 1024

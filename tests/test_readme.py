@@ -18,3 +18,11 @@ def test_the_readmes_commands_are_those_of_the_makefile() -> None:
     makefile = (README.parent / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)$", README.read_text(), flags=re.M):
         assert re.search(rf"^{target}:", makefile, flags=re.M)
+
+
+def test_published_tables_are_there() -> None:
+    for document in (README.parent / "docs").glob("*.md"):
+        for block, text in re.findall(
+            r"<!-- (\w+) -->\n(.*?)<!-- end \1 -->", document.read_text(), flags=re.S
+        ):
+            assert text.count("\n") > 2, f"{document.name}: {block} is empty"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
 from spgru import Moments
@@ -72,3 +73,31 @@ def test_neurons_of_lstm_rnn_and_cells() -> None:
     cell = spgru.trace(loop, x)["cell"]
     assert cell["z"].shape == (5, 4)
     torch.testing.assert_close(cell["state"][-1].var, loop(x).var)
+
+
+def test_packed_batches_come_back_in_their_own_order() -> None:
+    lengths = [3, 5, 2]
+    gru = spgru.GRU(3, 4, bidirectional=True)
+    x = torch.randn(5, 3, 3)
+    packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+    output, _ = spgru.pad_packed_moments(gru(packed)[0])
+    traced = spgru.trace(gru, packed)
+    for part, columns in (("l0", slice(0, 4)), ("l0_reverse", slice(4, 8))):
+        state = traced[part]["state"]
+        torch.testing.assert_close(state.mean, output.mean[..., columns])
+        torch.testing.assert_close(state.var, output.var[..., columns])
+
+
+def test_repeated_calls_of_other_shapes_are_numbered() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = spgru.GRU(3, 4)
+
+        def forward(self, x: torch.Tensor) -> Moments:
+            self.gru(x[:, :2])
+            return self.gru(x)[0]
+
+    trace = spgru.trace(Twice(), torch.randn(5, 6, 3))
+    assert trace["gru.l0 (call 1)"]["state"].shape == (5, 2, 4)
+    assert trace["gru.l0 (call 2)"]["state"].shape == (5, 6, 4)

@@ -14,6 +14,7 @@ from spgru.moments import (
     stack,
 )
 from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
+from spgru.nn.weight import parameter_groups
 from spgru.tracing import Trace, trace
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ __all__ = [
     "nn",
     "pack_padded_moments",
     "pad_packed_moments",
+    "parameter_groups",
     "set_value_checks",
     "stack",
     "trace",

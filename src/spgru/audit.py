@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ def audit(
     redraws the weights at every step: what separates the closed form from it is covariance between
     units, what separates the two truths is the sharing of weights over time.
 
+    Moments that the module itself makes between our layers are drawn where they enter a layer.
     Only sums are kept, so memory does not grow with the number of draws.
 
     Args:
@@ -46,7 +48,8 @@ def audit(
         raise ValueError(
             f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
         )
-    inputs = x if isinstance(x, tuple) else (x,)
+    # A PackedSequence is a tuple too, but one argument.
+    inputs = x if isinstance(x, tuple) and not isinstance(x, PackedSequence) else (x,)
     family = weights[0].family
     generator = torch.Generator(device=next(weights[0].parameters()).device)
     closed = {
@@ -118,10 +121,12 @@ class _Sums:
         self.first = torch.zeros_like(closed.mean)
         self.second = torch.zeros_like(closed.mean)
         # Laid out beforehand: a small tensor kept from every draw would pin the heap around it.
-        self.per_draw = torch.empty(draws, len(closed.mean), dtype=torch.float64)
-        self.inside = torch.zeros(len(LEVELS), len(closed.mean), dtype=torch.float64)
-        quantiles = torch.special.ndtri((1 + torch.tensor(LEVELS, dtype=torch.float64)) / 2)
-        self.half_widths = quantiles.to(closed.mean.device)[:, None, None] * closed.var.sqrt()
+        self.per_draw = closed.mean.new_empty(draws, len(closed.mean))
+        self.inside = closed.mean.new_zeros(len(LEVELS), len(closed.mean))
+        # Padding and other certain neurons have no interval to fall into.
+        self.random = closed.var > 0
+        quantiles = [NormalDist().inv_cdf((1 + level) / 2) for level in LEVELS]
+        self.half_widths = torch.stack([quantile * closed.var.sqrt() for quantile in quantiles])
 
     def add(self, neurons: dict[str, Any]) -> None:
         deviation = self.closed.flatten(neurons[self.closed.key]) - self.closed.mean
@@ -130,7 +135,11 @@ class _Sums:
         self.second += squared
         self.per_draw[self.count] = squared.mean(1)
         self.count += 1
-        self.inside += (deviation.abs() <= self.half_widths).double().mean(2).cpu()
+        self.inside += self._mean((deviation.abs() <= self.half_widths).double())
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Over the neurons that are random in closed form."""
+        return (values * self.random).sum(-1) / self.random.sum(-1).clamp(min=1)
 
     def variance(self) -> Tensor:
         """(T, N), unbiased"""
@@ -139,12 +148,12 @@ class _Sums:
 
     def mean_variance(self) -> tuple[Tensor, Tensor]:
         """Mean over neurons of the true variance at every step, and its standard error."""
-        return self.variance().mean(1).cpu(), self.per_draw.std(0) / self.count**0.5
+        return self.variance().mean(1).cpu(), (self.per_draw.std(0) / self.count**0.5).cpu()
 
     def report(self, redrawn: _Sums | None) -> LayerReport:
         variance = self.variance()
         standardised = (self.first / self.count) ** 2 / variance
-        mean_error = torch.where(variance > 0, standardised, 0.0).mean(1).sqrt().cpu()
+        mean_error = self._mean(torch.where(variance > 0, standardised, 0.0)).sqrt().cpu()
         true_var, true_error = self.mean_variance()
         redrawn_var, redrawn_error = (None, None) if redrawn is None else redrawn.mean_variance()
         return LayerReport(
@@ -154,5 +163,5 @@ class _Sums:
             redrawn_var=redrawn_var,
             redrawn_var_error=redrawn_error,
             mean_error=mean_error,
-            coverage=self.inside / self.count,
+            coverage=(self.inside / self.count).cpu(),
         )

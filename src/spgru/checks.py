@@ -33,14 +33,19 @@ def is_readable(tensor: Tensor) -> bool:
     return (
         tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not _is_wrapped(tensor)
     )
 
 
+def _is_wrapped(tensor: Tensor) -> bool:
+    """Inside vmap and the like, where a tensor stands for many."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def values_are_checked(tensor: Tensor) -> bool:
-    if _mode == "auto":
-        return is_readable(tensor)
-    return _mode == "always" and not torch.compiler.is_compiling()
+    if _mode == "always":
+        return not torch.compiler.is_compiling() and not _is_wrapped(tensor)
+    return _mode == "auto" and is_readable(tensor)
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -49,9 +54,16 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {options}; got {value!r}")
 
 
+def require(name: str, tensor: Tensor, condition: Tensor, must_be: str) -> None:
+    """Raise ValueError unless the condition holds for every entry."""
+    if values_are_checked(tensor) and not bool(condition.all()):
+        found = tensor[~condition].flatten()[0].item()
+        raise ValueError(f"{name} has the entry {found:.3g} but must be {must_be}")
+
+
 def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
-    """Same dtype and device as the parameters `like`."""
-    if tensor.dtype != like.dtype:
+    """Device of the parameters `like`, and their dtype unless autocast chooses dtypes."""
+    if tensor.dtype != like.dtype and not torch.is_autocast_enabled(like.device.type):
         raise ValueError(
             f"{name} has dtype {tensor.dtype} but the layer's parameters have {like.dtype}; "
             f"convert one of them, for instance {name}.to({like.dtype})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -50,9 +51,6 @@ class Moments:
     def __getitem__(self, index: Any) -> Moments:
         return Moments(self.mean[index], self.var[index])
 
-    def __len__(self) -> int:
-        return len(self.mean)
-
     @property
     def shape(self) -> torch.Size:
         return self.mean.shape
@@ -82,13 +80,16 @@ class Moments:
         """
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level}; pass 0.95 for 95 %")
-        # The quantile in float64: in float32, levels near 1 would round to an infinite interval.
-        quantile = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64)).item()
-        half_width = quantile * self.std
+        half_width = NormalDist().inv_cdf((1 + level) / 2) * self.std
         return self.mean - half_width, self.mean + half_width
 
     def to_natural(self, family: SupportsNatural) -> tuple[Tensor, ...]:
         """Natural parameters of the member of `family` with these moments."""
+        if isinstance(family, str):
+            raise TypeError(
+                f"family must be an object, got the name {family!r}; "
+                f"pass spgru.families.get({family!r})"
+            )
         return family.to_natural(self)
 
     def to(self, *args: Any, **kwargs: Any) -> Moments:
@@ -142,23 +143,30 @@ def certain(x: Tensor) -> Moments:
     return Moments(x, torch.zeros_like(x))
 
 
+def promote(*values: Any) -> tuple[Any, ...]:
+    """Plain tensors beside moments count as certain; tensors alone stay tensors."""
+    if any(isinstance(value, Moments) for value in values):
+        return tuple(certain(v) if isinstance(v, Tensor) else v for v in values)
+    return values
+
+
 def stack(values: Sequence[Value], dim: int = 0) -> Value:
     """`torch.stack` for tensors or moments."""
-    if isinstance(values[0], Tensor):
-        return torch.stack(values, dim)  # type: ignore[arg-type]
-    return Moments(
-        torch.stack([v.mean for v in values], dim),
-        torch.stack([v.var for v in values], dim),
-    )
+    return _join(torch.stack, values, dim)
 
 
 def cat(values: Sequence[Value], dim: int = 0) -> Value:
     """`torch.cat` for tensors or moments."""
+    return _join(torch.cat, values, dim)
+
+
+def _join(function: Any, values: Sequence[Any], dim: int) -> Any:
+    values = promote(*values)
     if isinstance(values[0], Tensor):
-        return torch.cat(values, dim)  # type: ignore[arg-type]
+        return function(values, dim)
     return Moments(
-        torch.cat([v.mean for v in values], dim),
-        torch.cat([v.var for v in values], dim),
+        function([value.mean for value in values], dim),
+        function([value.var for value in values], dim),
     )
 
 

@@ -92,6 +92,23 @@ def test_kl_against_integration(family: Family) -> None:
     torch.testing.assert_close(family.kl(q, q), torch.zeros(1).double(), rtol=0, atol=1e-12)
 
 
+def test_gamma_kl_of_nearly_certain_weights_in_float32() -> None:
+    for std in (1e-1, 1e-2, 1e-3, 1e-4):
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            log_var = torch.tensor([2 * math.log(std)], dtype=dtype, requires_grad=True)
+            one = torch.ones(1, dtype=dtype)
+            kl = Gamma().kl(Moments(one, log_var.exp()), Moments(one, one))
+            results.append((kl.item(), torch.autograd.grad(kl, log_var)[0].item()))
+        assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
+def test_no_density_outside_the_support() -> None:
+    one = Moments(torch.ones(1), torch.ones(1))
+    assert Gamma().log_prob(torch.tensor([-1.0]), one).item() == -math.inf
+    assert Poisson().log_prob(torch.tensor([0.5]), one).item() == -math.inf
+
+
 @every
 def test_samples_have_the_moments(family: Family) -> None:
     from oracles import assert_monte_carlo
@@ -104,9 +121,10 @@ def test_samples_have_the_moments(family: Family) -> None:
     assert torch.equal(draws, family.sample(wide, generator.manual_seed(0)))
 
 
-def test_certain_gamma_sample_is_its_mean() -> None:
+@every
+def test_certain_samples_are_their_mean(family: Family) -> None:
     moments = certain(torch.tensor([0.0, 1.0, 2.0]))
-    assert torch.equal(Gamma().sample(moments), moments.mean)
+    assert torch.equal(family.sample(moments), moments.mean)
 
 
 @pytest.mark.parametrize("family", [Gamma(), Poisson()], ids=lambda family: family.name)

@@ -201,6 +201,16 @@ def test_relu_limits_and_gradients() -> None:
     assert torch.isfinite(out.mean).all()
     for gradient in torch.autograd.grad(out.mean.sum() + out.var.sum(), [*x]):
         assert torch.isfinite(gradient).all()
+    for dtype, exponent in ((torch.float32, -44), (torch.float64, -322), (torch.bfloat16, -37)):
+        var = (10.0 ** torch.linspace(exponent, 4, 200, dtype=torch.float64)).to(dtype)
+        for value in (-20.0, -1.0, -1e-20, 0.0, 1e-20, 1.0, 20.0):
+            m = torch.full_like(var, value).requires_grad_()
+            v = var.clone().requires_grad_()
+            out = F.relu(Moments(m, v))
+            assert torch.isfinite(out.var).all()
+            assert (out.var >= 0).all()
+            for gradient in torch.autograd.grad(out.mean.sum() + out.var.sum(), (m, v)):
+                assert torch.isfinite(gradient).all()
     inputs = (
         torch.randn(9, dtype=torch.float64, requires_grad=True),
         (torch.rand(9, dtype=torch.float64) + 0.1).requires_grad_(),

@@ -30,10 +30,17 @@ def test_linear_with_certain_parts() -> None:
         torch.testing.assert_close(got.var, want.var)
     plain = F.linear(x.mean, weight.mean, bias.mean)
     assert torch.equal(plain, torch.nn.functional.linear(x.mean, weight.mean, bias.mean))
-    with pytest.raises(TypeError, match="wrap"):
-        F.linear(x, weight.mean, bias)
-    with pytest.raises(TypeError, match="wrap"):
-        F.linear(x, weight, bias.mean)
+    mixed, wrapped = F.linear(x, weight.mean, bias), F.linear(x, certain(weight.mean), bias)
+    assert torch.equal(mixed.var, wrapped.var)
+
+
+def test_tensors_beside_moments_are_certain() -> None:
+    a, b, c = random_moments(5), random_moments(5), random_moments(5)
+    for function, values in ((F.add, (a, b)), (F.product, (a, b)), (F.lerp, (a, b, c))):
+        for k in range(len(values)):
+            plain = [v.mean if i == k else v for i, v in enumerate(values)]
+            wrapped = [certain(v.mean) if i == k else v for i, v in enumerate(values)]
+            assert torch.equal(function(*plain).var, function(*wrapped).var)
 
 
 def test_rows_of_an_affine_map() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
 from spgru import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, Moments
@@ -99,6 +100,51 @@ BAD_CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: GRU(3, 4, bidirectional=True).step(X[0]), ValueError, "cannot stream"),
     (lambda: Conv2d(2, 2, 3, padding_mode="edge"), ValueError, "padding_mode must be one of"),
     (lambda: GRU(3, 4, family="gamma")(X - 1), ValueError, "outside the domain of the gamma"),
+    (
+        lambda: GRU(3, 4, family="gamma")(Moments(X, X + 1)),
+        ValueError,
+        "outside the domain of the gamma",
+    ),
+    (
+        lambda: RNN(3, 4, nonlinearity="relu", rule="paper"),
+        ValueError,
+        "rule='paper' has no formula for nonlinearity='relu'",
+    ),
+    (
+        lambda: GRU.from_torch(torch.nn.GRU(3, 4), reset_after=False),
+        ValueError,
+        "no GRU with reset_after=False",
+    ),
+    (
+        lambda: Linear.from_torch(torch.nn.Conv2d(1, 1, 1)),
+        TypeError,
+        r"Linear\.from_torch takes a torch\.nn\.Linear, got Conv2d",
+    ),
+    (lambda: Linear(3, 4)(torch.tensor(1.0)), ValueError, "x is a single number"),
+    (lambda: GRU(3, 4)(torch.tensor(1.0)), ValueError, "x has 0 dimensions"),
+    (
+        lambda: GRU(3, 4)(Moments(pack_padded_sequence(X, [5, 5]), X)),
+        ValueError,
+        r"use spgru\.pack_padded_moments",
+    ),
+    (
+        lambda: GRU(3, 4)(
+            Moments(pack_padded_sequence(X, [5, 4]), pack_padded_sequence(X, [5, 5]))
+        ),
+        ValueError,
+        r"x\.var is not packed alike",
+    ),
+    (lambda: Moments(X, X).to_natural("gamma"), TypeError, r"pass spgru\.families\.get\('gamma'\)"),
+    (
+        lambda: spgru.families.Gaussian().from_natural(X, X + 1),
+        ValueError,
+        "eta2 has the entry 1 but must be negative",
+    ),
+    (
+        lambda: Moments(X, X).to_natural(spgru.families.Gaussian()),
+        ValueError,
+        r"moments\.var has the entry 0 but must be positive",
+    ),
     (lambda: spgru.audit(GRU(3, 4), X, draws=1), ValueError, "draws must be at least 2"),
     (lambda: spgru.audit(torch.nn.GRU(3, 4), X), ValueError, "holds no random weights"),
     (lambda: spgru.set_value_checks("sometimes"), ValueError, "mode must be one of"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import resource
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
+from oracles import resident_kilobytes
 from spgru import Moments, certain
 
 # Every public recurrent layer and option, as (class name, arguments).
@@ -210,12 +209,16 @@ def test_packed_equals_each_sequence_alone() -> None:
 def test_dropout_between_layers_is_closed_form_and_only_in_training() -> None:
     gru = spgru.GRU(2, 3, 2, dropout=0.5)
     x = torch.randn(5, 1, 2)
-    trained = gru(x)[0]
-    evaluated = gru.eval()(x)[0]
-    assert trained.var.mean() > evaluated.var.mean()
-    without = spgru.GRU(2, 3, 2)
-    without.load_state_dict(gru.state_dict())
-    assert torch.equal(without(x)[0].var, evaluated.var)
+    first, second = spgru.GRU(2, 3), spgru.GRU(3, 3)
+    for name, weight in gru.named_children():
+        getattr(second if name.endswith("l1") else first, name[:-1] + "0").set_(weight.moments())
+    between = first(x)[0]
+    for training, middle in ((True, spgru.functional.dropout(between, 0.5)), (False, between)):
+        got, want = gru.train(training)(x)[0], second(middle)[0]
+        torch.testing.assert_close(got.mean, want.mean)
+        torch.testing.assert_close(got.var, want.var)
+    with pytest.warns(UserWarning, match="dropout=0.5 acts between layers"):
+        spgru.GRU(2, 3, dropout=0.5)
 
 
 def test_state_dict_round_trip_through_safetensors_names() -> None:
@@ -250,14 +253,15 @@ def test_half_precision(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.brute
-@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
-def test_ten_thousand_steps(name: str, full: bool) -> None:
-    """Finite, and float32 within 1e-4 of float64, forward and backward."""
-    steps = 10_000 if full or name == "GRU" else 2_000
-    layer = getattr(spgru, name)(3, 4)
-    double = getattr(spgru, name)(3, 4, dtype=torch.float64)
+@pytest.mark.parametrize(("name", "options"), RECURRENT, ids=label)
+def test_ten_thousand_steps(name: str, options: dict[str, Any], full: bool) -> None:
+    """Finite, and float32 within 1e-4 of float64, forward and backward; all options with --full."""
+    steps = 10_000 if full or (name, options) == ("GRU", {}) else 200
+    layer = getattr(spgru, name)(3, 4, **options)
+    double = getattr(spgru, name)(3, 4, dtype=torch.float64, **options)
     double.load_state_dict(layer.state_dict())
-    x = torch.randn(steps, 1, 3)
+    x = torch.rand(1 if options.get("batch_first") else steps, 1, 3)
+    x = x.expand(1, steps, 3) if options.get("batch_first") else x
     results = []
     for module, value in ((layer, x), (double, x.double())):
         output = module(value)[0]
@@ -267,12 +271,13 @@ def test_ten_thousand_steps(name: str, full: bool) -> None:
         results.append([output.mean.detach(), output.var.detach(), *gradients])
     for single, reference in zip(*results, strict=True):
         assert torch.isfinite(single).all()
-        torch.testing.assert_close(single.double(), reference, rtol=1e-4, atol=1e-4)
+        # Relative to each tensor's own size: gradients of spreads are small, and must be right.
+        assert (single - reference).abs().max() <= 1e-4 * reference.abs().max()
 
 
 @pytest.mark.brute
 def test_streaming_at_constant_memory(full: bool) -> None:
-    """One million steps with --full; benchmarks/results holds the committed run."""
+    """One million steps with --full; benchmarks/results/streaming.json holds such a run."""
     steps = 1_000_000 if full else 6_000
     gru, state = spgru.GRU(2, 4), None
     x = torch.randn(64, 1, 2)
@@ -280,10 +285,81 @@ def test_streaming_at_constant_memory(full: bool) -> None:
         for t in range(steps):
             output, state = gru.step(x[t % 64], state)
             if t == steps // 6:
-                gc.collect()
-                tensors_before = sum(type(o) is torch.Tensor for o in gc.get_objects())
-                memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    gc.collect()
-    assert sum(type(o) is torch.Tensor for o in gc.get_objects()) <= tensors_before + 8
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= memory_before + 2_000  # kB
+                before = resident_kilobytes()
+    assert resident_kilobytes() - before < 1_000  # one tensor leaked a step would take 5 MB
     assert torch.isfinite(output.var).all()
+
+
+def test_paper_rule_is_table_1() -> None:
+    """The whole printed step, transcribed from the table with the misprints resolved."""
+    gru = spgru.GRU(3, 4, rule="paper", reset_after=False, dtype=torch.float64)
+    (w_ih, w_hh, b_ih, b_hh) = (weight.moments() for weight in gru.children())
+    x, h = inputs(5, 2, 3), certain(torch.zeros(2, 4).double())
+
+    def printed_linear(a: Moments, w: Moments, b: Moments) -> Moments:
+        var = a.var @ w.var.T + b.var + a.var @ (w.mean**2).T + a.mean**2 @ w.var.T
+        return Moments(a.mean @ w.mean.T + b.mean, var)
+
+    def summed(rows: slice, a: Moments) -> Moments:
+        u, v = (
+            printed_linear(x_t, w_ih[rows], b_ih[rows]),
+            printed_linear(a, w_hh[rows], b_hh[rows]),
+        )
+        return Moments(u.mean + v.mean, u.var + v.var)
+
+    for t in range(5):
+        x_t = x[t]
+        r = spgru.functional.sigmoid(summed(slice(0, 4), h), rule="paper")
+        z = spgru.functional.sigmoid(summed(slice(4, 8), h), rule="paper")
+        rh = Moments(r.mean * h.mean, r.var * h.var + r.var * h.mean**2 + r.mean**2 * h.var)
+        c = spgru.functional.tanh(summed(slice(8, 12), rh), rule="paper")
+        h = Moments(
+            (1 - z.mean) * c.mean + z.mean * h.mean,
+            (1 - z.var) ** 2 * c.var + z.var**2 * h.var,
+        )
+    _, h_n = gru(x)
+    torch.testing.assert_close(h_n.mean[0], h.mean)
+    torch.testing.assert_close(h_n.var[0], h.var)
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+def test_streams_under_autocast(name: str) -> None:
+    layer, state = getattr(spgru, name)(3, 4), None
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        for _ in range(3):
+            output, state = layer.step(torch.randn(2, 3), state)
+    assert (output.var >= 0).all()
+
+
+@pytest.mark.parametrize("rule", ["exact", "paper"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_streams_in_half_precision(rule: str, dtype: torch.dtype) -> None:
+    layer, state = spgru.RNN(4, 16, rule=rule, weight_std=1e-3, dtype=dtype), None
+    for _ in range(20):
+        output, state = layer.step(torch.randn(2, 4, dtype=dtype), state)
+    assert (output.var >= 0).all()
+
+
+def test_weight_decay_leaves_spreads_alone() -> None:
+    gru = spgru.GRU(2, 3, weight_std=0.0)
+    optimiser = torch.optim.SGD(spgru.parameter_groups(gru), lr=0.1, weight_decay=0.1)
+    means = [weight.mean.clone() for weight in gru.children()]
+    for parameter in gru.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    for weight, mean in zip(gru.children(), means, strict=True):
+        torch.testing.assert_close(weight.mean, 0.99 * mean)
+        assert (weight.moments().var == 0).all()
+
+
+def test_works_in_inference_mode_first_and_with_another_default_device() -> None:
+    gru, x = spgru.GRU(2, 3), torch.randn(4, 1, 2)
+    spgru.functional.activation._columns.clear()
+    with torch.inference_mode():
+        gru(x)
+    gru(x)[0].var.sum().backward()
+    packed = pack_padded_sequence(x, [4])
+    with torch.device("meta"):
+        gru(packed)
+        spgru.audit(gru, x, draws=2)
+        gru(x)[0].interval(0.9)

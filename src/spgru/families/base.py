@@ -30,11 +30,11 @@ class Family(ABC):
     # -- neurons ------------------------------------------------------------------------------
 
     @abstractmethod
-    def gate(self, x: Value, rule: Rule) -> Value:
+    def gate(self, x: Value, rule: Rule = "exact") -> Value:
         """The activation of gates, with values in [0, 1]."""
 
     @abstractmethod
-    def candidate(self, x: Value, rule: Rule) -> Value:
+    def candidate(self, x: Value, rule: Rule = "exact") -> Value:
         """The activation of candidates and states."""
 
     # -- parameters ---------------------------------------------------------------------------
@@ -56,13 +56,13 @@ class Family(ABC):
         """Inverse of `to_raw`."""
 
     @abstractmethod
-    def check_support(self, name: str, mean: Tensor) -> None:
-        """Raise ValueError where a mean lies outside the family's support."""
+    def check_support(self, name: str, value: Tensor | Moments) -> None:
+        """Raise ValueError where a value, or a distribution, lies outside the family's support."""
 
     def check_domain(self, name: str, moments: Moments) -> None:
         """Raise ValueError unless every entry is the moments of a member or of a limit."""
         check_moments(name, moments)
-        self.check_support(name, moments.mean)
+        self.check_support(name, moments)
 
     # -- densities ----------------------------------------------------------------------------
 
@@ -106,9 +106,16 @@ class PositiveFamily(Family):
             raise ValueError(f"gamma must be positive, got {gamma}; 1.0 is a good start")
         self.c, self.gamma = c, gamma
 
-    def check_support(self, name: str, mean: Tensor) -> None:
-        # 0 is allowed: with certainty it is the limit that a zero initial state needs.
-        if values_are_checked(mean) and bool((mean < 0).any()):
+    def gate(self, x: Value, rule: Rule = "exact") -> Value:
+        return self.candidate(x, rule)
+
+    def check_support(self, name: str, value: Tensor | Moments) -> None:
+        mean, var = value if isinstance(value, Moments) else (value, None)
+        if not values_are_checked(mean):
+            return
+        # A certain 0 is allowed: it is the limit that a zero initial state needs.
+        outside = mean < 0 if var is None else (mean < 0) | ((mean == 0) & (var > 0))
+        if bool(outside.any()):
             raise ValueError(
                 f"{name} has entries outside the domain of the {self.name} family "
                 f"(smallest mean {mean.min().item():.3g}, must be positive); "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spgru.checks import require
 from spgru.families.base import Parameterization, PositiveFamily
 from spgru.functional import Rule, gamma_activation
 from spgru.moments import Moments, Value
@@ -21,10 +22,7 @@ class Gamma(PositiveFamily):
 
     name = "gamma"
 
-    def gate(self, x: Value, rule: Rule) -> Value:
-        return gamma_activation(x, self.c, self.gamma)
-
-    def candidate(self, x: Value, rule: Rule) -> Value:
+    def candidate(self, x: Value, rule: Rule = "exact") -> Value:
         return gamma_activation(x, self.c, self.gamma)
 
     def shape_rate(self, moments: Moments) -> tuple[Tensor, Tensor]:
@@ -32,11 +30,19 @@ class Gamma(PositiveFamily):
         return moments.mean * rate, rate
 
     def to_natural(self, moments: Moments) -> tuple[Tensor, ...]:
+        require(
+            "moments.var",
+            moments.var,
+            moments.var > 0,
+            "positive; a certain value has no natural parameters",
+        )
         shape, rate = self.shape_rate(moments)
         return shape - 1, -rate
 
     def from_natural(self, *eta: Tensor) -> Moments:
         eta1, eta2 = eta
+        require("eta1", eta1, eta1 > -1, "above -1 (it is shape - 1)")
+        require("eta2", eta2, eta2 < 0, "negative (it is -rate)")
         return Moments(-(eta1 + 1) / eta2, (eta1 + 1) / eta2**2)
 
     def to_raw(self, moments: Moments, parameterization: Parameterization) -> dict[str, Tensor]:
@@ -52,30 +58,31 @@ class Gamma(PositiveFamily):
         return Moments((log_shape - log_rate).exp(), (log_shape - 2 * log_rate).exp())
 
     def log_prob(self, value: Tensor, moments: Moments) -> Tensor:
-        shape, rate = self.shape_rate(moments)
-        return (
-            torch.xlogy(shape, rate)
-            + torch.xlogy(shape - 1, value)
-            - rate * value
-            - torch.lgamma(shape)
-        )
+        shape, rate = self.shape_rate(moments.to(torch.float64))
+        inside = value > 0
+        x = torch.where(inside, value, 1.0).to(torch.float64)
+        log = torch.xlogy(shape, rate) + torch.xlogy(shape - 1, x) - rate * x - torch.lgamma(shape)
+        return torch.where(inside, log, -torch.inf).to(value.dtype)
 
     def kl(self, q: Moments, p: Moments) -> Tensor:
-        q_shape, q_rate = self.shape_rate(q)
-        p_shape, p_rate = self.shape_rate(p)
+        # Nearly certain weights have a large shape, and these terms then cancel: float64 holds.
+        q_shape, q_rate = self.shape_rate(q.to(torch.float64))
+        p_shape, p_rate = self.shape_rate(p.to(torch.float64))
         return (
             (q_shape - p_shape) * torch.digamma(q_shape)
             - torch.lgamma(q_shape)
             + torch.lgamma(p_shape)
             + p_shape * (q_rate.log() - p_rate.log())
             + q_shape * (p_rate - q_rate) / q_rate
-        )
+        ).to(q.dtype)
 
     def sample(self, moments: Moments, generator: torch.Generator | None = None) -> Tensor:
         random = moments.var > 0
-        shape, rate = self.shape_rate(Moments(moments.mean, torch.where(random, moments.var, 1.0)))
+        safe = Moments(moments.mean, torch.where(random, moments.var, 1.0))
+        safe = safe.to(torch.promote_types(moments.dtype, torch.float32))
+        shape, rate = self.shape_rate(safe)
         draw = torch._standard_gamma(shape, generator=generator) / rate
-        return torch.where(random, draw, moments.mean)
+        return torch.where(random, draw.to(moments.dtype), moments.mean)
 
     def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
         std = 0.1 * bound**2 if std is None else std

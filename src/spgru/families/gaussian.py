@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from spgru.checks import require
 from spgru.families.base import Family, Parameterization
 from spgru.functional import Rule, sigmoid, tanh
 from spgru.moments import Moments, Value
@@ -22,34 +23,41 @@ class Gaussian(Family):
 
     name = "gaussian"
 
-    def gate(self, x: Value, rule: Rule) -> Value:
+    def gate(self, x: Value, rule: Rule = "exact") -> Value:
         return sigmoid(x, rule)
 
-    def candidate(self, x: Value, rule: Rule) -> Value:
+    def candidate(self, x: Value, rule: Rule = "exact") -> Value:
         return tanh(x, rule)
 
     def to_natural(self, moments: Moments) -> tuple[Tensor, ...]:
+        require(
+            "moments.var",
+            moments.var,
+            moments.var > 0,
+            "positive; a certain value has no natural parameters",
+        )
         precision = 1 / moments.var
         return moments.mean * precision, -precision
 
     def from_natural(self, *eta: Tensor) -> Moments:
         eta1, eta2 = eta
+        require("eta2", eta2, eta2 < 0, "negative (it is -1 / variance)")
         var = -1 / eta2
         return Moments(eta1 * var, var)
 
     def to_raw(self, moments: Moments, parameterization: Parameterization) -> dict[str, Tensor]:
         if parameterization == "moments":
             return {"mean": moments.mean, "log_var": moments.var.log()}
-        eta1, eta2 = self.to_natural(moments)
-        return {"eta1": eta1, "log_neg_eta2": (-eta2).log()}
+        return {"eta1": moments.mean / moments.var, "log_neg_eta2": -moments.var.log()}
 
     def from_raw(self, raw: dict[str, Tensor], parameterization: Parameterization) -> Moments:
         if parameterization == "moments":
             return Moments(raw["mean"], raw["log_var"].exp())
-        return self.from_natural(raw["eta1"], -raw["log_neg_eta2"].exp())
+        var = (-raw["log_neg_eta2"]).exp()
+        return Moments(raw["eta1"] * var, var)
 
-    def check_support(self, name: str, mean: Tensor) -> None:
-        """Every mean is allowed."""
+    def check_support(self, name: str, value: Tensor | Moments) -> None:
+        """Everything is allowed."""
 
     def log_prob(self, value: Tensor, moments: Moments) -> Tensor:
         squared = (value - moments.mean) ** 2 / moments.var

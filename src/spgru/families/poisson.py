@@ -20,10 +20,7 @@ class Poisson(PositiveFamily):
 
     name = "poisson"
 
-    def gate(self, x: Value, rule: Rule) -> Value:
-        return poisson_activation(x, self.c, self.gamma)
-
-    def candidate(self, x: Value, rule: Rule) -> Value:
+    def candidate(self, x: Value, rule: Rule = "exact") -> Value:
         return poisson_activation(x, self.c, self.gamma)
 
     def to_natural(self, moments: Moments) -> tuple[Tensor, ...]:
@@ -44,13 +41,20 @@ class Poisson(PositiveFamily):
         return "log_mean" if parameterization == "moments" else "eta"
 
     def log_prob(self, value: Tensor, moments: Moments) -> Tensor:
-        return torch.xlogy(value, moments.mean) - moments.mean - torch.lgamma(value + 1)
+        inside = (value >= 0) & (value == value.floor())
+        x = torch.where(inside, value, 0.0)
+        log = torch.xlogy(x, moments.mean) - moments.mean - torch.lgamma(x + 1)
+        return torch.where(inside, log, -torch.inf)
 
     def kl(self, q: Moments, p: Moments) -> Tensor:
         return q.mean * (q.mean.log() - p.mean.log()) - q.mean + p.mean
 
     def sample(self, moments: Moments, generator: torch.Generator | None = None) -> Tensor:
-        return torch.poisson(moments.mean, generator=generator)
+        """The mean where the variance is 0, as for an input known exactly."""
+        draw = torch.poisson(
+            moments.mean.to(torch.promote_types(moments.dtype, torch.float32)), generator=generator
+        )
+        return torch.where(moments.var > 0, draw.to(moments.dtype), moments.mean)
 
     def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
         if std is not None:

@@ -4,7 +4,7 @@ The sigmoid is the root of everything here, since tanh(x) = 2 sigmoid(2x) - 1. W
 
 *v <= 1.*  Gauss-Hermite quadrature on sigmoid(X) - sigmoid(m), written so that nothing cancels
 and everything is smooth in v: both moments are exact at v = 0, and the variance is a sum of
-squares that keeps its relative accuracy (1e-6 for |m| <= 5) down to the smallest v.
+squares that keeps its relative accuracy (1e-5 for |m| <= 5) down to the smallest v.
 
 *v >= 1.*  Smoothed over a variance of 1 or more, the sigmoid is a sum of six normal distribution
 functions to 3e-7, and each of those has an exact Gaussian integral. The identity
@@ -17,8 +17,7 @@ docs/mathematics.md derives both; tools/fit_logistic_mixture.py derives the cons
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from spgru.checks import is_readable
 from spgru.functional import paper
+from spgru.functional.precision import at_least_float32
 from spgru.moments import Moments, Value
 
 __all__ = ["Rule", "relu", "sigmoid", "tanh"]
@@ -57,21 +57,23 @@ _HANDOVER = 1.0  # the variance at which the first form hands over to the second
 _FARTHEST = 11.6
 
 
+_columns: dict[tuple[Any, ...], Tensor] = {}
+
+
 def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
     """Constants along a new first dimension that broadcasts against `like`."""
-    build = _build_column if torch.compiler.is_compiling() else _cached_column
-    return build(values, like.dtype, like.device, like.ndim)
-
-
-def _build_column(
-    values: tuple[float, ...], dtype: torch.dtype, device: torch.device, ndim: int
-) -> Tensor:
-    # Outside inference mode, so that a cached column may later take part in a backward pass.
+    key = (values, like.dtype, like.device, like.ndim)
+    # Built anew while compiling and for stand-ins of tensors, which must not meet real ones.
+    plain = type(like) is Tensor and not torch.compiler.is_compiling()
+    if plain and key in _columns:
+        return _columns[key]
+    # Outside inference mode, so that a kept column may later take part in a backward pass.
     with torch.inference_mode(False):
-        return torch.tensor(values, dtype=dtype, device=device).view(-1, *[1] * ndim)
-
-
-_cached_column = lru_cache(maxsize=256)(_build_column)
+        column = torch.tensor(values, dtype=like.dtype, device=like.device)
+        column = column.view(-1, *[1] * like.ndim)
+    if plain:
+        _columns[key] = column
+    return column
 
 
 def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,11 +125,7 @@ def _squash(x: Moments, certain: Tensor, scale: float, low: float) -> Moments:
     return Moments(mean, scale**2 * var)
 
 
-def _working_precision(x: Moments) -> Moments:
-    """float32 for 16-bit inputs: their eight or eleven bits cannot carry the differences."""
-    return x.to(torch.float32) if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
+@at_least_float32
 def sigmoid(x: Value, rule: Rule = "exact") -> Value:
     """Moments of sigmoid(X) for Gaussian X.
 
@@ -138,21 +136,25 @@ def sigmoid(x: Value, rule: Rule = "exact") -> Value:
         return torch.sigmoid(x)
     if rule == "paper":
         return paper.sigmoid(x)
-    wide = _working_precision(x)
-    return _squash(wide, torch.sigmoid(wide.mean), scale=1, low=0).to(x.dtype)
+    return _squash(x, torch.sigmoid(x.mean), scale=1, low=0)
 
 
+@at_least_float32
 def tanh(x: Value, rule: Rule = "exact") -> Value:
     """Moments of tanh(X) = 2 sigmoid(2X) - 1 for Gaussian X. Within 2e-6; else as `sigmoid`."""
     if isinstance(x, Tensor):
         return torch.tanh(x)
     if rule == "paper":
         return paper.tanh(x)
-    wide = _working_precision(x)
-    doubled = Moments(2 * wide.mean, 4 * wide.var)
-    return _squash(doubled, torch.tanh(wide.mean), scale=2, low=-1).to(x.dtype)
+    doubled = Moments(2 * x.mean, 4 * x.var)
+    return _squash(doubled, torch.tanh(x.mean), scale=2, low=-1)
 
 
+# Standard deviations beyond which a Gaussian's tail is 0 in float64 too.
+_NO_TAIL = 40.0
+
+
+@at_least_float32
 def relu(x: Value) -> Value:
     """Moments of max(X, 0) for Gaussian X. Exact.
 
@@ -160,14 +162,14 @@ def relu(x: Value) -> Value:
     m <= 0 has mean s (phi - t Q) and variance v ((1 + t^2) Q - t phi - (phi - t Q)^2); the side
     m > 0 follows from max(X, 0) = X + max(-X, 0), which adds m and v (1 - 2 Q).
     Where the variance is 0 the result is certain and the gradient with respect to it is taken as 0
-    (at m = 0 the true one is infinite).
+    below and at m = 0 (where the true one is infinite).
     """
     if isinstance(x, Tensor):
         return torch.relu(x)
-    mean, var = _working_precision(x)
-    random = var > 0
-    safe_var = torch.where(random, var, 1.0)
-    std = safe_var.sqrt()
+    # Where 0 is out of reach the function is linear; there t would overflow.
+    bent = x.mean**2 < _NO_TAIL**2 * x.var
+    mean, var = torch.where(bent, x.mean, 0.0), torch.where(bent, x.var, 1.0)
+    std = var.sqrt()
     t = torch.where(mean > 0, mean, -mean) / std
     phi = torch.exp(-0.5 * t**2) / math.sqrt(2 * math.pi)
     # phi times Mills' ratio Q/phi: the differences below lose digits but not their sign.
@@ -175,6 +177,8 @@ def relu(x: Value) -> Value:
     small_mean = phi * (1 - t * mills)
     small_var = phi * ((1 + t**2) * mills - t) - small_mean**2
     kept = torch.where(mean > 0, 1 - 2 * phi * mills, 0.0)
-    out_mean = torch.relu(mean) + torch.where(random, std * small_mean, 0.0)
-    out_var = torch.where(random, safe_var * (small_var + kept), 0.0)
-    return Moments(out_mean, out_var).to(x.dtype)
+    straight_var = torch.where(x.mean > 0, x.var, 0.0)
+    return Moments(
+        torch.relu(x.mean) + torch.where(bent, std * small_mean, 0.0),
+        torch.where(bent, var * (small_var + kept), straight_var),
+    )

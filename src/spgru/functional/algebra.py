@@ -1,4 +1,7 @@
-"""Sums, products and gates of independent random tensors. All exact."""
+"""Sums, products and gates of independent random tensors. All exact.
+
+Plain tensors beside moments count as certain.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.functional.activation import Rule
-from spgru.moments import Moments, Value
+from spgru.moments import Moments, Value, promote
 
 __all__ = ["add", "dropout", "lerp", "product", "sum"]
 
 
 def add(a: Value, b: Value) -> Value:
     """Moments of A + B for independent A and B. Exact."""
+    a, b = promote(a, b)
     if isinstance(a, Tensor):
         return a + b
     return Moments(a.mean + b.mean, a.var + b.var)
@@ -28,6 +32,7 @@ def sum(x: Value, dim: int | tuple[int, ...], keepdim: bool = False) -> Value:
 
 def product(a: Value, b: Value) -> Value:
     """Moments of A B for independent A and B. Exact."""
+    a, b = promote(a, b)
     if isinstance(a, Tensor):
         return a * b
     var = a.var * b.var + a.var * b.mean**2 + a.mean**2 * b.var
@@ -44,6 +49,7 @@ def lerp(start: Value, end: Value, weight: Value, rule: Rule = "exact") -> Value
     `rule="paper"` is Table 1 as printed, which weights by the gate's variance:
     var = (1 - z.var)^2 a.var + z.var^2 b.var.
     """
+    start, end, weight = promote(start, end, weight)
     if isinstance(start, Tensor):
         return torch.lerp(start, end, weight)
     difference = end.mean - start.mean

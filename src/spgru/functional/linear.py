@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from spgru.moments import Moments
+from spgru.moments import Moments, promote
 
 __all__ = ["Affine", "conv2d", "linear"]
 
@@ -38,12 +38,9 @@ class Affine:
 
     @staticmethod
     def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
+        weight, bias = promote(weight, bias)
         if isinstance(weight, Tensor):
-            if isinstance(bias, Moments):
-                raise TypeError("weight is a Tensor but bias is Moments; wrap weight in certain()")
-            return Affine(weight, None, None, bias, None)
-        if isinstance(bias, Tensor):
-            raise TypeError("weight is Moments but bias is a Tensor; wrap bias in certain()")
+            return Affine(weight, None, None, bias, None)  # type: ignore[arg-type]
         bias_mean, bias_var = (None, None) if bias is None else bias
         second_moment = weight.var + weight.mean**2
         return Affine(weight.mean, weight.var, second_moment, bias_mean, bias_var)

@@ -2,8 +2,8 @@
 
 They treat the sigmoid as one normal distribution function, and its square as another. Both are a
 little off, and the variance is their small difference: at variance 0 it still reads up to 0.027
-for the sigmoid and 0.108 for tanh, and where it should be small it can come out negative; it is
-returned as printed. docs/errata.md lists the misprints resolved here.
+for the sigmoid and 0.108 for tanh. Rounding alone can make it negative, and is undone.
+docs/errata.md lists the misprints resolved here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def sigmoid(x: Moments) -> Moments:
     """The main text, Section 3.2."""
     mean = torch.sigmoid(x.mean / torch.sqrt(1 + _ZETA_SQUARED * x.var))
     argument = _NU * (x.mean + _OMEGA) / torch.sqrt(1 + _ZETA_SQUARED * _NU**2 * x.var)
-    return Moments(mean, torch.sigmoid(argument) - mean**2)
+    return Moments(mean, (torch.sigmoid(argument) - mean**2).clamp(min=0))
 
 
 def tanh(x: Moments) -> Moments:

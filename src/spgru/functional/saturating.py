@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from spgru.functional.precision import at_least_float32
 from spgru.moments import Moments, Value
 
 __all__ = ["gamma_activation", "poisson_activation"]
@@ -29,6 +30,7 @@ def _saturate(x: Tensor, c: float, gamma: float) -> Tensor:
     return -c * torch.expm1(-gamma * x)
 
 
+@at_least_float32
 def gamma_activation(x: Value, c: float = 1.0, gamma: float = 1.0) -> Value:
     """Moments of c (1 - exp(-gamma X)) for X Gamma distributed with the given moments. Exact.
 
@@ -41,7 +43,8 @@ def gamma_activation(x: Value, c: float = 1.0, gamma: float = 1.0) -> Value:
     """
     if isinstance(x, Tensor):
         return _saturate(x, c, gamma)
-    y = gamma * x.var / torch.where(x.mean > 0, x.mean, 1.0)
+    # Far below 1e30 nothing depends on y any more, and infinity would give 0 / 0.
+    y = (gamma * x.var / torch.where(x.mean > 0, x.mean, 1.0)).clamp(max=1e30)
     log_first = gamma * x.mean * _log1p_ratio(y)  # a log(1+y)
     log_second = 2 * gamma * x.mean * _log1p_ratio(2 * y)  # a log(1+2y)
     excess = gamma**2 * x.var / (1 + 2 * y) * _log1p_ratio(y * (y / (1 + 2 * y)))
@@ -49,6 +52,7 @@ def gamma_activation(x: Value, c: float = 1.0, gamma: float = 1.0) -> Value:
     return Moments(-c * torch.expm1(-log_first), var)
 
 
+@at_least_float32
 def poisson_activation(x: Value, c: float = 1.0, gamma: float = 1.0) -> Value:
     """Moments of c (1 - exp(-gamma X)) for X Poisson distributed with mean x.mean. Exact.
 

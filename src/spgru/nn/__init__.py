@@ -3,7 +3,7 @@
 from spgru.nn.cells import GRUCell, LSTMCell, RNNCell
 from spgru.nn.layer import Layer
 from spgru.nn.linear import Conv2d, Linear
-from spgru.nn.rnn import GRU, LSTM, RNN
+from spgru.nn.recurrent import GRU, LSTM, RNN
 from spgru.nn.weight import Weight
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from spgru.checks import check_features
 from spgru.functional import Affine
 from spgru.moments import Moments, certain
 from spgru.nn.layer import Layer, Options, Record
-from spgru.nn.recurrent import Step
-from spgru.nn.rnn import check_nonlinearity, make_gru_step, require_reset_after
+from spgru.nn.recurrent import check_nonlinearity, make_gru_step, require_reset_after
+from spgru.nn.sequence import Step
 from spgru.recurrent import lstm_step, rnn_step
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
@@ -58,7 +58,7 @@ class _Cell(Layer):
             zeros = torch.zeros(shape, dtype=x.dtype, device=x.device)
             values: tuple[Any, ...] = (zeros,) * len(self.state_names)
         else:
-            values = hx if isinstance(hx, tuple) else (hx,)
+            values = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
         if len(values) != len(self.state_names):
             raise TypeError(f"hx must hold {len(self.state_names)} values, got {len(values)}")
         for value in values:
@@ -72,9 +72,9 @@ class _Cell(Layer):
     def forward(self, x: Tensor | Moments, hx: Any = None) -> Any:
         """(B, input_size) or (input_size,) and the state before -> the state after"""
         self._check("x", x)
-        check_features("x", x, self.input_size, "input_size")
         if x.ndim not in (1, 2):
             raise ValueError(f"x has {x.ndim} dimensions; pass one time step, (B, I) or (I,)")
+        check_features("x", x, self.input_size, "input_size")
         state = self._state(hx, x)
         inputs = Affine.of(self._value("weight_ih"), self._value("bias_ih"))(self._enter(x))
         hidden = Affine.of(self._value("weight_hh"), self._value("bias_hh"))
@@ -90,7 +90,8 @@ class _Cell(Layer):
         return {name: getattr(module, name) for name in ("input_size", "hidden_size", "bias")}
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, {self._options_repr()}"
+        bias = "" if self.bias else "bias=False, "
+        return f"{self.input_size}, {self.hidden_size}, {bias}{self._options_repr()}"
 
 
 class GRUCell(_Cell):
@@ -116,9 +117,18 @@ class GRUCell(_Cell):
     def _step(self, hidden: Affine) -> Step:
         return make_gru_step(hidden, self.hidden_size, self.reset_after, self.family, self.rule)
 
+    @classmethod
+    def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
+        """The same cell with the weights of `module` as means and `weight_std` around them."""
+        require_reset_after(options.get("reset_after", True))
+        return super().from_torch(module, weight_std, **options)
+
     def to_torch(self) -> nn.GRUCell:
         require_reset_after(self.reset_after)
         return super().to_torch()  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.reset_after else ", reset_after=False")
 
 
 class LSTMCell(_Cell):
@@ -151,7 +161,7 @@ class RNNCell(_Cell):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype, **options)
-        self.nonlinearity = check_nonlinearity(nonlinearity, self.family)
+        self.nonlinearity = check_nonlinearity(nonlinearity, self.family, self.rule)
 
     def _step(self, hidden: Affine) -> Step:
         return partial(
@@ -165,3 +175,7 @@ class RNNCell(_Cell):
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
         return {**_Cell._torch_arguments(module), "nonlinearity": module.nonlinearity}
+
+    def extra_repr(self) -> str:
+        shown = "" if self.nonlinearity == "tanh" else f", nonlinearity={self.nonlinearity!r}"
+        return super().extra_repr() + shown

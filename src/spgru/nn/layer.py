@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spgru.checks import check_choice, check_value
 from spgru.families import Family, Parameterization, get
 from spgru.functional import Rule
-from spgru.moments import Moments, certain
+from spgru.moments import certain
 from spgru.nn.weight import Weight
 
 __all__ = ["Layer", "Options", "Record", "recording"]
@@ -94,18 +94,17 @@ class Layer(nn.Module):
     def _like(self) -> Tensor:
         return next(self.parameters())
 
-    @property
-    def _is_sampled(self) -> bool:
-        return next(iter(self._weights().values())).is_sampled
-
     def _check(self, name: str, value: Any) -> None:
         """What users pass in is a Tensor or Moments that suits the parameters and the family."""
         check_value(name, value, self._like)
-        self.family.check_support(name, value.mean if isinstance(value, Moments) else value)
+        self.family.check_support(name, value)
 
     def _enter(self, value: Any) -> Any:
-        """While weights are drawn, neurons are plain numbers too."""
-        return value.mean if self._is_sampled and isinstance(value, Moments) else value
+        """While weights are drawn, so is what enters: neurons are plain numbers then."""
+        weight = next(iter(self._weights().values()))
+        if not weight.is_sampled or isinstance(value, Tensor):
+            return value
+        return weight.draw_like(value)
 
     def _leave(self, value: Any) -> Any:
         return certain(value) if isinstance(value, Tensor) else value

@@ -48,6 +48,8 @@ class Linear(Layer):
     def forward(self, x: Tensor | Moments) -> Moments:
         """(*batch, in_features) -> (*batch, out_features)"""
         self._check("x", x)
+        if x.ndim == 0:
+            raise ValueError(f"x is a single number; pass (..., {self.in_features})")
         check_features("x", x, self.in_features, "in_features")
         output = linear(self._enter(x), self._value("weight"), self._value("bias"))
         if self._records is not None:
@@ -63,7 +65,8 @@ class Linear(Layer):
         }
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, {self._options_repr()}"
+        bias = "" if self.bias is not None else "bias=False, "
+        return f"{self.in_features}, {self.out_features}, {bias}{self._options_repr()}"
 
 
 class Conv2d(Layer):
@@ -143,7 +146,16 @@ class Conv2d(Layer):
         return {**arguments, "bias": module.bias is not None}
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}, {self._options_repr()}"
-        )
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
+        for name, default in (
+            ("stride", (1, 1)),
+            ("padding", (0, 0)),
+            ("dilation", (1, 1)),
+            ("groups", 1),
+            ("padding_mode", "zeros"),
+        ):
+            if getattr(self, name) != default:
+                parts.append(f"{name}={getattr(self, name)!r}")
+        if self.bias is None:
+            parts.append("bias=False")
+        return ", ".join([*parts, self._options_repr()])

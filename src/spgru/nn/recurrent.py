@@ -1,322 +1,204 @@
-"""The part of GRU, LSTM and RNN that is not their equations: layers, directions, packing, state."""
+"""`GRU`, `LSTM` and `RNN` with random weights."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Unpack
+from functools import partial
+from typing import Any, Literal, Self, Unpack
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch import nn
 
-from spgru.checks import check_features
-from spgru.functional import Affine, dropout
-from spgru.moments import Moments, cat, certain, stack
-from spgru.nn.layer import Layer, Options, Record
-from spgru.recurrent import Neurons, scan
+from spgru.checks import check_choice
+from spgru.families import Family
+from spgru.functional import Affine, Rule
+from spgru.nn.layer import Options
+from spgru.nn.sequence import Recurrent, Step
+from spgru.recurrent import gru_step, gru_step_reset_before, lstm_step, rnn_step
 
-__all__ = ["Recurrent"]
-
-Step = Callable[[Any, tuple[Any, ...]], Neurons[Any]]
+__all__ = ["GRU", "LSTM", "RNN"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Packing:
-    """How a packed batch was laid out, to restore the layout afterwards."""
+class GRU(Recurrent):
+    """`torch.nn.GRU` with random weights. See `spgru.recurrent.gru` for the equations.
 
-    batch_sizes: Tensor
-    sorted_indices: Tensor | None
-    unsorted_indices: Tensor | None
-    mask: Tensor
-    """(T, B): which steps exist, sequences sorted by falling length"""
-
-    @staticmethod
-    def open(packed: PackedSequence) -> tuple[Tensor, _Packing]:
-        """(T, B, I) padded and sorted by length, and the layout."""
-        data, batch_sizes, sorted_indices, unsorted_indices = packed
-        padded, lengths = pad_packed_sequence(PackedSequence(data, batch_sizes))
-        mask = torch.arange(len(padded))[:, None] < lengths
-        return padded, _Packing(batch_sizes, sorted_indices, unsorted_indices, mask.to(data.device))
-
-    def close(self, padded: Tensor) -> PackedSequence:
-        return PackedSequence(
-            padded[self.mask], self.batch_sizes, self.sorted_indices, self.unsorted_indices
-        )
-
-    @staticmethod
-    def permute(value: Any, order: Tensor | None) -> Any:
-        """Batch entries of a state (layers, B, H) in another order."""
-        return value if order is None else value[:, order]
-
-
-class Recurrent(Layer):
-    """Base of `GRU`, `LSTM` and `RNN`: everything but the step.
-
-    The arguments before `device` are those of `torch.nn`; for the others see `spgru.nn.Layer`.
+    `reset_after=True` is the GRU of `torch.nn` and cuDNN, `reset_after=False` the paper's. The
+    other arguments before `device` are `torch.nn.GRU`'s; for those after it see `spgru.nn.Layer`.
     """
 
-    gates: int
-    """Rows of weight_ih in units of hidden_size."""
+    gates = 3
+    torch_class = nn.GRU
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        bidirectional: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-        proj_size: int = 0,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        reset_after: bool = True,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(device, dtype, **options)
-        for name, size in (
-            ("input_size", input_size),
-            ("hidden_size", hidden_size),
-            ("num_layers", num_layers),
-        ):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
-        if not 0 <= proj_size < hidden_size:
-            raise ValueError(
-                f"proj_size must lie between 0 and hidden_size - 1 = {hidden_size - 1}, "
-                f"got {proj_size}"
-            )
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
-        self.bidirectional, self.proj_size = bidirectional, proj_size
-        self._add_weights()
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device, dtype, **options,
+        )  # fmt: skip
+        self.reset_after = reset_after
 
-    @property
-    def _directions(self) -> int:
-        return 2 if self.bidirectional else 1
+    def _step(self, hidden: Affine, part: str) -> Step:
+        return make_gru_step(hidden, self.hidden_size, self.reset_after, self.family, self.rule)
 
-    @property
-    def _output_size(self) -> int:
-        return self.proj_size or self.hidden_size
+    @classmethod
+    def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
+        """The same layer with the weights of `module` as means and `weight_std` around them."""
+        require_reset_after(options.get("reset_after", True))
+        return super().from_torch(module, weight_std, **options)
+
+    def to_torch(self) -> nn.GRU:
+        require_reset_after(self.reset_after)
+        return super().to_torch()  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.reset_after else ", reset_after=False")
+
+
+def make_gru_step(hidden: Affine, size: int, reset_after: bool, family: Family, rule: Rule) -> Step:
+    if reset_after:
+        return partial(gru_step, hidden=hidden, family=family, rule=rule)
+    return partial(
+        gru_step_reset_before,
+        hidden_rz=hidden.rows(0, 2 * size),
+        hidden_c=hidden.rows(2 * size, 3 * size),
+        family=family,
+        rule=rule,
+    )
+
+
+def require_reset_after(reset_after: bool) -> None:
+    if not reset_after:
+        raise ValueError(
+            "torch.nn has no GRU with reset_after=False; use reset_after=True to convert"
+        )
+
+
+class LSTM(Recurrent):
+    """`torch.nn.LSTM` with random weights. See `spgru.recurrent.lstm` for the equations.
+
+    The arguments before `device` are `torch.nn.LSTM`'s; for those after it see `spgru.nn.Layer`.
+    The state is the pair (h, c).
+    """
+
+    gates = 4
+    torch_class = nn.LSTM
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device, dtype, proj_size, **options,
+        )  # fmt: skip
 
     @property
     def _state_sizes(self) -> tuple[int, ...]:
-        return (self._output_size,)
-
-    @staticmethod
-    def _part(layer: int, reverse: bool) -> str:
-        """Suffix that `torch.nn` gives to the weights of one layer and direction."""
-        return f"l{layer}_reverse" if reverse else f"l{layer}"
-
-    def _add_weights(self) -> None:
-        bound = 1 / math.sqrt(self.hidden_size)
-        rows = self.gates * self.hidden_size
-        for layer in range(self.num_layers):
-            inputs = self.input_size if layer == 0 else self._output_size * self._directions
-            for reverse in (False, True)[: self._directions]:
-                part = self._part(layer, reverse)
-                self._add_weight(f"weight_ih_{part}", (rows, inputs), inputs, bound)
-                self._add_weight(
-                    f"weight_hh_{part}", (rows, self._output_size), self._output_size, bound
-                )
-                if self.bias:
-                    self._add_weight(f"bias_ih_{part}", (rows,), inputs, bound)
-                    self._add_weight(f"bias_hh_{part}", (rows,), self._output_size, bound)
-                if self.proj_size:
-                    shape = (self.proj_size, self.hidden_size)
-                    self._add_weight(f"weight_hr_{part}", shape, self.hidden_size, bound)
-
-    @abstractmethod
-    def _step(self, hidden: Affine, part: str) -> Step:
-        """The step with the weights of one layer and direction."""
-
-    # -- the sequence -------------------------------------------------------------------------
-
-    def forward(self, x: Any, hx: Any = None) -> tuple[Moments, Any]:
-        """Run along a sequence.
-
-        Args:
-            x: Tensor or Moments (T, B, I), (B, T, I) with `batch_first`, or (T, I); or a
-                `PackedSequence`, or Moments of two of them
-            hx: initial state as `torch.nn` shapes it, Tensor or Moments; None for zeros
-
-        Returns:
-            the output at every step, laid out as `x`, and the final state
-        """
-        x, packing = self._open(x)
-        self._check("x", x)
-        check_features("x", x, self.input_size, "input_size")
-        batched = x.ndim == 3
-        if x.ndim not in (2, 3):
-            raise ValueError(
-                f"x has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, or (T, I)"
-            )
-        swap = batched and self.batch_first and packing is None
-        x = x.transpose(0, 1) if swap else x if batched else x.unsqueeze(1)
-        if x.shape[0] == 0:
-            raise ValueError("x is an empty sequence; pass at least one time step")
-        state = self._initial_state(hx, x, batched, packing)
-
-        def restore(sequence: Any) -> Any:
-            """(T, B, H) in the layout of x"""
-            return (
-                sequence.transpose(0, 1) if swap else sequence if batched else sequence.squeeze(1)
-            )
-
-        mask = None if packing is None else packing.mask.unsqueeze(-1)
-        output, final = self._run(self._enter(x), state, mask, restore, 1 if swap else 0)
-        output, final = self._leave(output), [self._leave(value) for value in final]
-        if packing is not None:
-            output = Moments(packing.close(output.mean), packing.close(output.var))  # type: ignore[arg-type]
-            final = [packing.permute(value, packing.unsorted_indices) for value in final]
-        else:
-            output = restore(output)
-        if not batched:
-            final = [value.squeeze(1) for value in final]
-        return output, self._pack_state(final)
-
-    def step(self, x_t: Tensor | Moments, state: Any = None) -> tuple[Moments, Any]:
-        """One time step of a stream, at constant memory.
-
-        Feeding a sequence step by step, or in pieces through the layer itself, gives what one
-        pass over the whole gives.
-
-        Args:
-            x_t: (B, I) or (I,)
-            state: what the last call returned; None at the start
-
-        Returns:
-            the output (B, H) or (H,), and the state to pass on
-        """
-        if self.bidirectional:
-            raise ValueError(
-                "a bidirectional layer needs the whole sequence and cannot stream; "
-                "build it with bidirectional=False"
-            )
-        self._check("x_t", x_t)
-        if x_t.ndim not in (1, 2):
-            raise ValueError(f"x_t has {x_t.ndim} dimensions; pass one time step, (B, I) or (I,)")
-        time = 1 if self.batch_first and x_t.ndim == 2 else 0
-        output, state = self(x_t.unsqueeze(time), state)
-        return output.squeeze(time), state
-
-    def _run(
-        self,
-        x: Any,
-        state: tuple[Any, ...],
-        mask: Tensor | None,
-        restore: Callable[[Any], Any],
-        time_dim: int,
-    ) -> tuple[Any, list[Any]]:
-        """All layers and directions: outputs (T, B, D H) and final states (layers D, B, H)."""
-        finals: list[tuple[Any, ...]] = []
-        for layer in range(self.num_layers):
-            outputs = []
-            for reverse in (False, True)[: self._directions]:
-                initial = tuple(values[len(finals)] for values in state)
-                output, final, neurons = self._run_one(x, initial, mask, layer, reverse)
-                outputs.append(output)
-                finals.append(final)
-                if self._records is not None:
-                    laid_out = {name: restore(value) for name, value in neurons.items()}
-                    self._records.append(Record(self._part(layer, reverse), laid_out, time_dim))
-            x = cat(outputs, -1)
-            if self.dropout and layer < self.num_layers - 1:
-                x = dropout(x, self.dropout, self.training)
-        return x, [stack(values) for values in zip(*finals, strict=True)]
-
-    def _run_one(
-        self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
-    ) -> tuple[Any, tuple[Any, ...], Neurons[Any]]:
-        part = self._part(layer, reverse)
-        if len(x) > 1 and self._weights()[f"weight_hh_{part}"].redraws_every_step:
-            return self._run_redrawing(x, state, mask, layer, reverse)
-        inputs = Affine.of(self._value(f"weight_ih_{part}"), self._value(f"bias_ih_{part}"))(x)
-        hidden = Affine.of(self._value(f"weight_hh_{part}"), self._value(f"bias_hh_{part}"))
-        record = self._records is not None
-        return scan(self._step(hidden, part), inputs, state, reverse, mask, record)
-
-    def _run_redrawing(
-        self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
-    ) -> tuple[Any, tuple[Any, ...], Neurons[Any]]:
-        """Step by step, since every run of one step draws its own weights."""
-        outputs, history = [], []
-        for t in reversed(range(len(x))) if reverse else range(len(x)):
-            now = None if mask is None else mask[t : t + 1]
-            output, state, neurons = self._run_one(x[t : t + 1], state, now, layer, reverse)
-            outputs.append(output)
-            history.append(neurons)
-        if reverse:
-            outputs.reverse()
-            history.reverse()
-        neurons = {name: cat([step[name] for step in history]) for name in history[0]}
-        return cat(outputs), state, neurons
-
-    # -- layouts ------------------------------------------------------------------------------
-
-    @staticmethod
-    def _open(x: Any) -> tuple[Any, _Packing | None]:
-        if isinstance(x, PackedSequence):
-            return _Packing.open(x)
-        if isinstance(x, Moments) and isinstance(x.mean, PackedSequence):
-            mean, packing = _Packing.open(x.mean)
-            var, _ = _Packing.open(x.var)
-            return Moments(mean, var), packing
-        return x, None
+        return self._output_size, self.hidden_size
 
     def _unpack_state(self, hx: Any) -> tuple[Any, ...]:
-        return (hx,)
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+            raise TypeError(
+                f"hx of an LSTM must be the pair (h_0, c_0), got {type(hx).__name__}; "
+                "pass hx=(h_0, c_0)"
+            )
+        return tuple(hx)
 
     def _pack_state(self, state: list[Any]) -> Any:
-        return state[0]
-
-    def _initial_state(
-        self, hx: Any, x: Any, batched: bool, packing: _Packing | None
-    ) -> tuple[Any, ...]:
-        """(layers D, B, size) each; checked if given, else zeros."""
-        count, batch = self.num_layers * self._directions, x.shape[1]
-        given = (None,) * len(self._state_sizes) if hx is None else self._unpack_state(hx)
-        state = []
-        for name, size, value in zip(("h", "c"), self._state_sizes, given, strict=False):
-            if value is None:
-                value = torch.zeros(count, batch, size, dtype=x.dtype, device=x.device)
-            else:
-                self._check(f"hx ({name})", value)
-                expected = (count, batch, size) if batched else (count, size)
-                if tuple(value.shape) != expected:
-                    raise ValueError(
-                        f"hx ({name}) has shape {tuple(value.shape)} but must have {expected}: "
-                        "num_layers times directions, batch if x has one, state size"
-                    )
-                value = value if batched else value.unsqueeze(1)
-                if packing is not None:
-                    value = packing.permute(value, packing.sorted_indices)
-            value = certain(value) if isinstance(value, Tensor) else value
-            state.append(self._enter(value))
         return tuple(state)
+
+    def _step(self, hidden: Affine, part: str) -> Step:
+        weight = self._value(f"weight_hr_{part}")
+        projection = None if weight is None else Affine.of(weight)
+        return partial(
+            lstm_step, hidden=hidden, projection=projection, family=self.family, rule=self.rule
+        )
 
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
-        names = (
-            "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
-            "bidirectional",
+        return {**Recurrent._torch_arguments(module), "proj_size": module.proj_size}
+
+
+class RNN(Recurrent):
+    """`torch.nn.RNN` with random weights. See `spgru.recurrent.rnn` for the equation.
+
+    The arguments before `device` are `torch.nn.RNN`'s; for those after it see `spgru.nn.Layer`.
+    """
+
+    gates = 1
+    torch_class = nn.RNN
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device, dtype, **options,
         )  # fmt: skip
-        return {name: getattr(module, name) for name in names}
+        self.nonlinearity = check_nonlinearity(nonlinearity, self.family, self.rule)
+
+    def _step(self, hidden: Affine, part: str) -> Step:
+        return partial(
+            rnn_step,
+            hidden=hidden,
+            nonlinearity=self.nonlinearity,
+            family=self.family,
+            rule=self.rule,
+        )
+
+    @staticmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
+        return {**Recurrent._torch_arguments(module), "nonlinearity": module.nonlinearity}
 
     def extra_repr(self) -> str:
-        parts = [f"{self.input_size}, {self.hidden_size}"]
-        for name, default in (
-            ("num_layers", 1),
-            ("bias", True),
-            ("batch_first", False),
-            ("dropout", 0.0),
-            ("bidirectional", False),
-            ("proj_size", 0),
-        ):
-            if getattr(self, name) != default:
-                parts.append(f"{name}={getattr(self, name)}")
-        return ", ".join([*parts, self._options_repr()])
+        shown = "" if self.nonlinearity == "tanh" else f", nonlinearity={self.nonlinearity!r}"
+        return super().extra_repr() + shown
+
+
+def check_nonlinearity(
+    nonlinearity: Literal["tanh", "relu"], family: Family, rule: Rule
+) -> Literal["tanh", "relu"]:
+    check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
+    if nonlinearity == "relu" and family.name != "gaussian":
+        raise ValueError(
+            f"nonlinearity='relu' is not defined for family={family.name!r}, whose activation is "
+            "c (1 - exp(-gamma x)); leave nonlinearity out or use family='gaussian'"
+        )
+    if nonlinearity == "relu" and rule == "paper":
+        raise ValueError(
+            "rule='paper' has no formula for nonlinearity='relu'; use rule='exact', which is exact"
+        )
+    return nonlinearity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from spgru.checks import values_are_checked
 from spgru.families import Family, Parameterization
 from spgru.moments import Moments
 
-__all__ = ["Weight", "named_weights", "sampling"]
+__all__ = ["Weight", "named_weights", "parameter_groups", "sampling"]
 
 
 class Weight(nn.Module):
@@ -94,6 +95,10 @@ class Weight(nn.Module):
     def is_sampled(self) -> bool:
         return self._redraw or self._draw is not None
 
+    def draw_like(self, moments: Moments) -> Tensor:
+        """A draw of other moments from the same stream of random numbers."""
+        return self.family.sample(moments, self._generator)
+
     @property
     def redraws_every_step(self) -> bool:
         return self._redraw
@@ -116,7 +121,8 @@ def sampling(
     """Within this context the module runs with weights drawn at random instead of moments.
 
     One draw serves the whole context, or, with `every_step`, recurrent layers draw afresh at each
-    time step. Outputs are certain: this is one sample of the network that the moments describe.
+    time step. Moments that enter a layer are drawn too, so that variance a module adds between our
+    layers counts. Outputs are certain: one sample of the network that the moments describe.
     """
     weights = [weight for _, weight in named_weights(module)]
     try:
@@ -130,3 +136,24 @@ def sampling(
     finally:
         for weight in weights:
             weight._generator, weight._redraw, weight._draw = None, False, None
+
+
+def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """Two groups for an optimiser: what may be decayed, and what sets the weights' spread.
+
+    Weight decay pulls parameters towards 0. For a `log_var` that is a variance of 1, so the second
+    group has its decay switched off; the prior of `kl_divergence` is what should hold spreads.
+
+        torch.optim.AdamW(spgru.parameter_groups(model), lr=1e-3, weight_decay=0.01)
+    """
+    spreads = {
+        id(parameter)
+        for _, weight in named_weights(module)
+        for name, parameter in weight.named_parameters()
+        if name != "mean"
+    }
+    parameters = list(module.parameters())
+    return [
+        {"params": [p for p in parameters if id(p) not in spreads]},
+        {"params": [p for p in parameters if id(p) in spreads], "weight_decay": 0.0},
+    ]

@@ -1,0 +1,363 @@
+"""The part of GRU, LSTM and RNN that is not their equations: layers, directions, packing, state."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from spgru.checks import check_features
+from spgru.functional import Affine, dropout
+from spgru.moments import Moments, cat, certain, stack
+from spgru.nn.layer import Layer, Options, Record
+from spgru.recurrent import Neurons, scan
+
+__all__ = ["Recurrent"]
+
+Step = Callable[[Any, tuple[Any, ...]], Neurons[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """How a packed batch was laid out, to restore the layout afterwards."""
+
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
+    mask: Tensor
+    """(T, B, 1): which steps exist, sequences sorted by falling length"""
+    places: Tensor
+    """Where the existing steps stand among the T B of a padded batch"""
+
+    @staticmethod
+    def open(packed: PackedSequence) -> tuple[Tensor, _Packing]:
+        """(T, B, I) padded and sorted by length, and the layout."""
+        data, batch_sizes, sorted_indices, unsorted_indices = packed
+        padded, _ = pad_packed_sequence(PackedSequence(data, batch_sizes))
+        # Worked out on the CPU, where batch_sizes lives, so that no device has to be waited for.
+        exists = torch.arange(padded.shape[1], device="cpu") < batch_sizes[:, None]
+        mask = exists.unsqueeze(-1).to(data.device, non_blocking=True)
+        places = exists.flatten().nonzero().squeeze(1).to(data.device, non_blocking=True)
+        return padded, _Packing(batch_sizes, sorted_indices, unsorted_indices, mask, places)
+
+    def close(self, padded: Tensor) -> PackedSequence:
+        return PackedSequence(
+            padded.flatten(0, 1)[self.places],
+            self.batch_sizes,
+            self.sorted_indices,
+            self.unsorted_indices,
+        )
+
+    def in_order(self, sequence: Any) -> Any:
+        """(T, B, H) padded with certain zeros, sequences in the order they were packed from."""
+        if isinstance(sequence, Moments):
+            return Moments(self.in_order(sequence.mean), self.in_order(sequence.var))
+        return self.unsort(torch.where(self.mask, sequence, 0.0))
+
+    def sort(self, value: Any) -> Any:
+        """(first, B, ...) sorted by length"""
+        return value if self.sorted_indices is None else value[:, self.sorted_indices]
+
+    def unsort(self, value: Any) -> Any:
+        """(first, B, ...) in the order they were packed from"""
+        return value if self.unsorted_indices is None else value[:, self.unsorted_indices]
+
+
+def _same_packing(a: PackedSequence, b: PackedSequence) -> bool:
+    if a.batch_sizes.tolist() != b.batch_sizes.tolist():
+        return False
+    if a.sorted_indices is None or b.sorted_indices is None:
+        return a.sorted_indices is b.sorted_indices
+    return a.sorted_indices is b.sorted_indices or torch.equal(a.sorted_indices, b.sorted_indices)
+
+
+class Recurrent(Layer):
+    """Base of `GRU`, `LSTM` and `RNN`: everything but the step.
+
+    The arguments before `device` are those of `torch.nn`; for the others see `spgru.nn.Layer`.
+    """
+
+    gates: int
+    """Rows of weight_ih in units of hidden_size."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        proj_size: int = 0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(device, dtype, **options)
+        for name, size in (
+            ("input_size", input_size),
+            ("hidden_size", hidden_size),
+            ("num_layers", num_layers),
+        ):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        if dropout and num_layers == 1:
+            warnings.warn(
+                f"dropout={dropout} acts between layers and num_layers is 1: it does nothing",
+                stacklevel=3,
+            )
+        if not 0 <= proj_size < hidden_size:
+            raise ValueError(
+                f"proj_size must lie between 0 and hidden_size - 1 = {hidden_size - 1}, "
+                f"got {proj_size}"
+            )
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        self._add_weights()
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def _output_size(self) -> int:
+        return self.proj_size or self.hidden_size
+
+    @property
+    def _state_sizes(self) -> tuple[int, ...]:
+        return (self._output_size,)
+
+    @staticmethod
+    def _part(layer: int, reverse: bool) -> str:
+        """Suffix that `torch.nn` gives to the weights of one layer and direction."""
+        return f"l{layer}_reverse" if reverse else f"l{layer}"
+
+    def _add_weights(self) -> None:
+        bound = 1 / math.sqrt(self.hidden_size)
+        rows = self.gates * self.hidden_size
+        for layer in range(self.num_layers):
+            inputs = self.input_size if layer == 0 else self._output_size * self._directions
+            for reverse in (False, True)[: self._directions]:
+                part = self._part(layer, reverse)
+                self._add_weight(f"weight_ih_{part}", (rows, inputs), inputs, bound)
+                self._add_weight(
+                    f"weight_hh_{part}", (rows, self._output_size), self._output_size, bound
+                )
+                if self.bias:
+                    self._add_weight(f"bias_ih_{part}", (rows,), inputs, bound)
+                    self._add_weight(f"bias_hh_{part}", (rows,), self._output_size, bound)
+                if self.proj_size:
+                    shape = (self.proj_size, self.hidden_size)
+                    self._add_weight(f"weight_hr_{part}", shape, self.hidden_size, bound)
+
+    @abstractmethod
+    def _step(self, hidden: Affine, part: str) -> Step:
+        """The step with the weights of one layer and direction."""
+
+    # -- the sequence -------------------------------------------------------------------------
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Moments, Any]:
+        """Run along a sequence.
+
+        Args:
+            x: Tensor or Moments (T, B, I), (B, T, I) with `batch_first`, or (T, I); or a
+                `PackedSequence`, or Moments of two of them
+            hx: initial state as `torch.nn` shapes it, Tensor or Moments; None for zeros
+
+        Returns:
+            the output at every step, laid out as `x`, and the final state
+        """
+        x, packing = self._open(x)
+        self._check("x", x)
+        if x.ndim not in (2, 3):
+            raise ValueError(
+                f"x has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, or (T, I)"
+            )
+        check_features("x", x, self.input_size, "input_size")
+        batched = x.ndim == 3
+        swap = batched and self.batch_first and packing is None
+        x = x.transpose(0, 1) if swap else x if batched else x.unsqueeze(1)
+        if x.shape[0] == 0:
+            raise ValueError("x is an empty sequence; pass at least one time step")
+        state = self._initial_state(hx, x, batched, packing)
+
+        def restore(sequence: Any) -> Any:
+            """(T, B, H) in the layout of x"""
+            if packing is not None:
+                return packing.in_order(sequence)
+            if not batched:
+                return sequence.squeeze(1)
+            return sequence.transpose(0, 1) if swap else sequence
+
+        mask = None if packing is None else packing.mask
+        output, final = self._run(self._enter(x), state, mask, restore, 1 if swap else 0)
+        output, final = self._leave(output), [self._leave(value) for value in final]
+        if packing is not None:
+            output = Moments(packing.close(output.mean), packing.close(output.var))  # type: ignore[arg-type]
+            final = [packing.unsort(value) for value in final]
+        else:
+            output = restore(output)
+        if not batched:
+            final = [value.squeeze(1) for value in final]
+        return output, self._pack_state(final)
+
+    def step(self, x_t: Tensor | Moments, state: Any = None) -> tuple[Moments, Any]:
+        """One time step of a stream, at constant memory under `torch.no_grad()`.
+
+        Feeding a sequence step by step, or in pieces through the layer itself, gives what one
+        pass over the whole gives. With gradients enabled the state keeps the whole history alive
+        for a later backward pass; `detach` it to let go.
+
+        Args:
+            x_t: (B, I) or (I,)
+            state: what the last call returned; None at the start
+
+        Returns:
+            the output (B, H) or (H,), and the state to pass on
+        """
+        if self.bidirectional:
+            raise ValueError(
+                "a bidirectional layer needs the whole sequence and cannot stream; "
+                "build it with bidirectional=False"
+            )
+        self._check("x_t", x_t)
+        if x_t.ndim not in (1, 2):
+            raise ValueError(f"x_t has {x_t.ndim} dimensions; pass one time step, (B, I) or (I,)")
+        time = 1 if self.batch_first and x_t.ndim == 2 else 0
+        output, state = self(x_t.unsqueeze(time), state)
+        return output.squeeze(time), state
+
+    def _run(
+        self,
+        x: Any,
+        state: tuple[Any, ...],
+        mask: Tensor | None,
+        restore: Callable[[Any], Any],
+        time_dim: int,
+    ) -> tuple[Any, list[Any]]:
+        """All layers and directions: outputs (T, B, D H) and final states (layers D, B, H)."""
+        finals: list[tuple[Any, ...]] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for reverse in (False, True)[: self._directions]:
+                initial = tuple(values[len(finals)] for values in state)
+                output, final, neurons = self._run_one(x, initial, mask, layer, reverse)
+                outputs.append(output)
+                finals.append(final)
+                if self._records is not None:
+                    laid_out = {name: restore(value) for name, value in neurons.items()}
+                    self._records.append(Record(self._part(layer, reverse), laid_out, time_dim))
+            x = cat(outputs, -1)
+            if self.dropout and layer < self.num_layers - 1:
+                x = dropout(x, self.dropout, self.training)
+        return x, [stack(values) for values in zip(*finals, strict=True)]
+
+    def _run_one(
+        self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
+    ) -> tuple[Any, tuple[Any, ...], Neurons[Any]]:
+        part = self._part(layer, reverse)
+        if x.shape[0] > 1 and self._weights()[f"weight_hh_{part}"].redraws_every_step:
+            return self._run_redrawing(x, state, mask, layer, reverse)
+        inputs = Affine.of(self._value(f"weight_ih_{part}"), self._value(f"bias_ih_{part}"))(x)
+        hidden = Affine.of(self._value(f"weight_hh_{part}"), self._value(f"bias_hh_{part}"))
+        record = self._records is not None
+        return scan(self._step(hidden, part), inputs, state, reverse, mask, record)
+
+    def _run_redrawing(
+        self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
+    ) -> tuple[Any, tuple[Any, ...], Neurons[Any]]:
+        """Step by step, since every run of one step draws its own weights."""
+        outputs, history = [], []
+        for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):
+            now = None if mask is None else mask[t : t + 1]
+            output, state, neurons = self._run_one(x[t : t + 1], state, now, layer, reverse)
+            outputs.append(output)
+            history.append(neurons)
+        if reverse:
+            outputs.reverse()
+            history.reverse()
+        neurons = {name: cat([step[name] for step in history]) for name in history[0]}
+        return cat(outputs), state, neurons
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do; here because code written for `torch.nn` calls it."""
+
+    # -- layouts ------------------------------------------------------------------------------
+
+    @staticmethod
+    def _open(x: Any) -> tuple[Any, _Packing | None]:
+        if isinstance(x, PackedSequence):
+            return _Packing.open(x)
+        if isinstance(x, Moments) and isinstance(x.mean, PackedSequence):
+            if not isinstance(x.var, PackedSequence) or not _same_packing(x.mean, x.var):
+                raise ValueError(
+                    "x.mean is packed but x.var is not packed alike; use spgru.pack_padded_moments"
+                )
+            mean, packing = _Packing.open(x.mean)
+            var, _ = _Packing.open(x.var)
+            return Moments(mean, var), packing
+        return x, None
+
+    def _unpack_state(self, hx: Any) -> tuple[Any, ...]:
+        return (hx,)
+
+    def _pack_state(self, state: list[Any]) -> Any:
+        return state[0]
+
+    def _initial_state(
+        self, hx: Any, x: Any, batched: bool, packing: _Packing | None
+    ) -> tuple[Any, ...]:
+        """(layers D, B, size) each; checked if given, else zeros."""
+        count, batch = self.num_layers * self._directions, x.shape[1]
+        given = (None,) * len(self._state_sizes) if hx is None else self._unpack_state(hx)
+        state = []
+        for name, size, value in zip(("h", "c"), self._state_sizes, given, strict=False):
+            if value is None:
+                value = torch.zeros(count, batch, size, dtype=x.dtype, device=x.device)
+            else:
+                self._check(f"hx ({name})", value)
+                expected = (count, batch, size) if batched else (count, size)
+                if tuple(value.shape) != expected:
+                    raise ValueError(
+                        f"hx ({name}) has shape {tuple(value.shape)} but must have {expected}: "
+                        "num_layers times directions, batch if x has one, state size"
+                    )
+                value = value if batched else value.unsqueeze(1)
+                if packing is not None:
+                    value = packing.sort(value)
+            value = certain(value) if isinstance(value, Tensor) else value
+            state.append(self._enter(value))
+        return tuple(state)
+
+    @staticmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
+        names = (
+            "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
+            "bidirectional",
+        )  # fmt: skip
+        return {name: getattr(module, name) for name in names}
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        for name, default in (
+            ("num_layers", 1),
+            ("bias", True),
+            ("batch_first", False),
+            ("dropout", 0.0),
+            ("bidirectional", False),
+            ("proj_size", 0),
+        ):
+            if getattr(self, name) != default:
+                parts.append(f"{name}={getattr(self, name)}")
+        return ", ".join([*parts, self._options_repr()])
