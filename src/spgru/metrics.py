@@ -1,0 +1,178 @@
+"""How good is a Gaussian prediction: likelihood, CRPS, coverage, calibration, ranking.
+
+`prediction` are moments and `target` the observed values, both of the same shape. The scores come
+back elementwise, to be averaged as one likes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgru.checks import values_are_checked
+from spgru.moments import Moments
+
+__all__ = [
+    "CalibrationCurve",
+    "calibration_curve",
+    "calibration_error",
+    "coverage",
+    "cross_entropy_per_frame",
+    "crps",
+    "gaussian_nll",
+    "spearman",
+    "variance_error_correlation",
+]
+
+_LEVELS = tuple(k / 20 for k in range(1, 20))
+
+
+def _check(prediction: Moments | Tensor, target: Tensor) -> None:
+    if prediction.shape != target.shape:
+        raise ValueError(
+            f"prediction has shape {tuple(prediction.shape)} but target {tuple(target.shape)}; "
+            "they must be equal"
+        )
+
+
+def gaussian_nll(prediction: Moments, target: Tensor) -> Tensor:
+    """-log N(y; mean, var) in nats. Exact. (*shape)
+
+    Where the variance is 0: infinite, -inf on a hit and +inf on a miss.
+    """
+    _check(prediction, target)
+    mean, var = prediction
+    error = (target - mean) ** 2
+    squared = torch.where(error > 0, error / var, 0.0)
+    # Plain addition would give NaN for a certain miss, inf - inf.
+    log_var = torch.where(squared.isinf(), 0.0, var.log())
+    return 0.5 * (squared + log_var + math.log(2 * math.pi))
+
+
+def crps(prediction: Moments, target: Tensor) -> Tensor:
+    """Continuous ranked probability score, in units of the target. Exact. (*shape)
+
+    The integral of (F(x) - [x >= y])^2 over x, F being the predicted distribution function. With d
+    the error and z = d / std: d (2 Phi(z) - 1) + std (2 phi(z) - 1 / sqrt(pi)), and |d| where the
+    variance is 0.
+    """
+    _check(prediction, target)
+    mean, var = prediction
+    random = var > 0
+    std = torch.where(random, var, 1.0).sqrt()
+    d = target - mean
+    z = d / std
+    density = torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    score = d * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
+    return torch.where(random, score, d.abs())
+
+
+def _needed_level(prediction: Moments, target: Tensor) -> Tensor:
+    """Level of the central interval whose bound is the target: 2 Phi(|z|) - 1. (*shape)"""
+    _check(prediction, target)
+    error = (target - prediction.mean).abs()
+    z = torch.where(error > 0, error / prediction.std, 0.0)
+    return torch.erf(z / math.sqrt(2))
+
+
+def coverage(prediction: Moments, target: Tensor, level: float = 0.95) -> Tensor:
+    """Share of targets within the central interval of that level. A scalar."""
+    lower, upper = prediction.interval(level)
+    _check(prediction, target)
+    return ((lower <= target) & (target <= upper)).to(target.dtype).mean()
+
+
+class CalibrationCurve(NamedTuple):
+    """Nominal against observed coverage; a calibrated prediction lies on the diagonal."""
+
+    levels: Tensor
+    """(L,)"""
+    observed: Tensor
+    """(L,)"""
+
+
+def calibration_curve(
+    prediction: Moments, target: Tensor, levels: Sequence[float] = _LEVELS
+) -> CalibrationCurve:
+    """Observed coverage of central intervals at every level, by default 0.05, 0.10, ..., 0.95."""
+    if not levels or not all(0 < level < 1 for level in levels):
+        raise ValueError(f"levels must lie between 0 and 1, got {list(levels)}")
+    needed = _needed_level(prediction, target)
+    observed = [(needed <= level).double().mean() for level in levels]
+    nominal = torch.tensor(levels, dtype=torch.float64, device=target.device)
+    return CalibrationCurve(nominal, torch.stack(observed))
+
+
+def calibration_error(
+    prediction: Moments, target: Tensor, levels: Sequence[float] = _LEVELS
+) -> Tensor:
+    """Mean distance between nominal and observed coverage. A scalar: 0 is calibrated, 1/2 worst."""
+    nominal, observed = calibration_curve(prediction, target, levels)
+    return (nominal - observed).abs().mean()
+
+
+def cross_entropy_per_frame(pixels: Moments | Tensor, target: Tensor) -> Tensor:
+    """-sum over pixels of y log p + (1 - y) log(1 - p), p the mean: nats per frame. (T, B)
+
+    The measure of the published Moving MNIST tables; its least value is the entropy of the target.
+    A pixel predicted to be certain counts as wrong with half the spacing of its floating-point
+    numbers, so that a miss is costly but finite.
+
+    Args:
+        pixels: (T, B, height, width), in [0, 1]
+        target: (T, B, height, width), in [0, 1]
+    """
+    _check(pixels, target)
+    if values_are_checked(target) and not bool(((target >= 0) & (target <= 1)).all()):
+        raise ValueError("target must lie in [0, 1]; divide uint8 frames by 255")
+    mean = pixels if isinstance(pixels, Tensor) else pixels.mean
+    mean = mean.to(torch.promote_types(mean.dtype, torch.float32))
+    least = torch.finfo(mean.dtype).eps / 2
+    p = mean.clamp(least, 1 - least)
+    return -(target * p.log() + (1 - target) * torch.log1p(-p)).sum((-2, -1))
+
+
+def _ranks(x: Tensor) -> Tensor:
+    """Ranks from 1, ties sharing their mean rank. (N,)"""
+    _, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0)
+    ranks: Tensor = (last - 0.5 * (counts - 1)).double()[inverse]
+    return ranks
+
+
+def spearman(a: Tensor, b: Tensor) -> Tensor:
+    """Spearman's rank correlation of two samples (N,), ties by mean rank. NaN if one is constant.
+
+    Reads values: on a GPU the host waits.
+    """
+    if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
+        raise ValueError(
+            f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; pass two vectors of equal "
+            "length, at least 2"
+        )
+    ranks = torch.stack([_ranks(a), _ranks(b)])
+    centred = ranks - ranks.mean(1, keepdim=True)
+    x, y = centred
+    return torch.dot(x, y) / torch.sqrt(torch.dot(x, x) * torch.dot(y, y))
+
+
+def variance_error_correlation(prediction: Moments, target: Tensor) -> Tensor:
+    """Does the variance know where the error is? Spearman's correlation over the sequences.
+
+    Between the predicted variance of a sequence, summed over frames and pixels, and its true
+    squared error, summed likewise. A scalar in [-1, 1].
+
+    Args:
+        prediction: (T, B, height, width), pixel values
+        target: (T, B, height, width)
+    """
+    _check(prediction, target)
+    if target.ndim < 2:
+        raise ValueError(f"target has {target.ndim} dimensions; pass (T, B, ...)")
+    error = (target - prediction.mean) ** 2
+    per_sequence = [x.transpose(0, 1).flatten(1).double().sum(1) for x in (prediction.var, error)]
+    return spearman(*per_sequence)

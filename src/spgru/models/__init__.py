@@ -1,0 +1,20 @@
+"""Models of video: predictor, autoencoder and both, fully connected or convolutional.
+
+Imported on demand (`import spgru.models`); `import spgru` leaves it alone.
+"""
+
+from spgru.models.config import ModelConfig
+from spgru.models.conv_gru import ConvGRU, ConvGRUCell
+from spgru.models.video import Autoencoder, Composite, Prediction, Predictor, VideoModel, build
+
+__all__ = [
+    "Autoencoder",
+    "Composite",
+    "ConvGRU",
+    "ConvGRUCell",
+    "ModelConfig",
+    "Prediction",
+    "Predictor",
+    "VideoModel",
+    "build",
+]

@@ -1,0 +1,89 @@
+"""`ModelConfig`: what to build, as plain values that fit a configuration file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from spgru.checks import check_choice
+from spgru.functional import Rule
+
+__all__ = ["Architecture", "CellName", "Kind", "ModelConfig"]
+
+Kind = Literal["predictor", "autoencoder", "composite"]
+Architecture = Literal["fully_connected", "convolutional"]
+CellName = Literal["gru", "lstm"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What to build; see `spgru.models.build`. Every error names the field.
+
+    Args:
+        kind: `"predictor"` continues the sequence, `"autoencoder"` reconstructs it, newest frame
+            first, `"composite"` does both from one encoder
+        architecture: `"fully_connected"`, or `"convolutional"` on patches
+        height: of a frame
+        width: of a frame
+        hidden_size: units of a layer; of a convolutional one, channels, of which 64 are many
+        num_layers: layers of the encoder and of each decoder
+        cell: `"gru"` or `"lstm"`; a convolutional model is a GRU
+        reset_after: which GRU, see `spgru.GRU`
+        feedback: feed the decoder the moments of the frame it predicted last; else it gets no input
+        family: `"gaussian"`, the only one with logits of both signs
+        rule: `"exact"`, or `"paper"` for the printed formulas
+        weight_std: standard deviation of every weight at the start; None for a tenth of the range
+            that `torch.nn` draws weights from (0.1 / sqrt(hidden_size) for the recurrent layers)
+        patch_size: of a convolutional model: this many pixels squared become one position
+        kernel_size: of a convolutional model, odd
+    """
+
+    kind: Kind = "predictor"
+    architecture: Architecture = "fully_connected"
+    height: int = 64
+    width: int = 64
+    hidden_size: int = 1024
+    num_layers: int = 1
+    cell: CellName = "gru"
+    reset_after: bool = True
+    feedback: bool = False
+    family: Literal["gaussian"] = "gaussian"
+    rule: Rule = "exact"
+    weight_std: float | None = None
+    patch_size: int = 4
+    kernel_size: int = 5
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, get_args(Kind))
+        check_choice("architecture", self.architecture, get_args(Architecture))
+        check_choice("cell", self.cell, get_args(CellName))
+        check_choice("rule", self.rule, get_args(Rule))
+        if self.family != "gaussian":
+            raise ValueError(
+                f"family must be 'gaussian', got {self.family!r}: the logit of a dark pixel is "
+                "negative, which the positive families cannot be"
+            )
+        for name in ("height", "width", "hidden_size", "num_layers", "patch_size", "kernel_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
+        if self.weight_std is not None and not self.weight_std >= 0:
+            raise ValueError(f"weight_std must not be negative, got {self.weight_std}")
+        if self.cell == "lstm" and not self.reset_after:
+            raise ValueError("reset_after=False is a kind of GRU; use cell='gru' or leave it True")
+        if self.architecture == "convolutional":
+            self._check_convolutional()
+
+    def _check_convolutional(self) -> None:
+        if self.cell != "gru":
+            raise ValueError(
+                f"cell={self.cell!r} has no convolutional form here; use cell='gru' or "
+                "architecture='fully_connected'"
+            )
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd to keep the size, got {self.kernel_size}")
+        if self.height % self.patch_size or self.width % self.patch_size:
+            raise ValueError(
+                f"patch_size {self.patch_size} does not divide frames of {self.height} x "
+                f"{self.width}; choose one that does"
+            )

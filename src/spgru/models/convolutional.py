@@ -1,0 +1,88 @@
+"""Encoder and decoder on patches: every position a small GRU that sees its neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgru.functional import sigmoid
+from spgru.models.config import ModelConfig
+from spgru.models.conv_gru import ConvGRU
+from spgru.models.frames import from_patches, to_patches
+from spgru.moments import Moments, stack
+from spgru.nn import Conv2d
+
+__all__ = ["Decoder", "Encoder"]
+
+
+def _recurrent(config: ModelConfig, inputs: int, factory: dict[str, Any]) -> ConvGRU:
+    return ConvGRU(
+        inputs,
+        config.hidden_size,
+        config.num_layers,
+        config.kernel_size,
+        reset_after=config.reset_after,
+        rule=config.rule,
+        weight_std=config.weight_std,
+        **factory,
+    )
+
+
+class Encoder(nn.Module):
+    """A sequence to its final state."""
+
+    def __init__(self, config: ModelConfig, **factory: Any) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        self.rnn = _recurrent(config, config.patch_size**2, factory)
+
+    def forward(self, frames: Tensor | Moments) -> Moments:
+        """(T, B, height, width) -> (layers, B, channels, height / patch, width / patch)"""
+        _, state = self.rnn(to_patches(frames, self.patch_size))
+        return state  # type: ignore[no-any-return]
+
+
+class Decoder(nn.Module):
+    """A state to the logits of a sequence."""
+
+    def __init__(self, config: ModelConfig, **factory: Any) -> None:
+        super().__init__()
+        self.feedback, self.rule = config.feedback, config.rule
+        self.patch_size = config.patch_size
+        channels = config.patch_size**2
+        self.rnn = _recurrent(config, channels if config.feedback else 0, factory)
+        self.readout = Conv2d(
+            config.hidden_size, channels, 1, rule=config.rule, weight_std=config.weight_std,
+            **factory,
+        )  # fmt: skip
+
+    def forward(self, state: Moments, steps: int, first: Tensor | Moments) -> Moments:
+        """The logits of `steps` frames, (steps, B, height, width).
+
+        Args:
+            state: of the encoder
+            first: (B, height, width), the frame before the first one, read with feedback only
+        """
+        if self.feedback:
+            return self._feed_back(state, steps, first)
+        shape = (steps, first.shape[0], 0, *state.shape[-2:])
+        nothing = torch.zeros(shape, dtype=first.dtype, device=first.device)
+        return self._read_out(self.rnn(nothing, state)[0])
+
+    def _read_out(self, hidden: Moments) -> Moments:
+        """(T, B, channels, rows, columns) -> (T, B, height, width)"""
+        steps, batch, *image = hidden.shape
+        patches = self.readout(hidden.reshape(steps * batch, *image))
+        return from_patches(patches.reshape(steps, batch, *patches.shape[1:]), self.patch_size)
+
+    def _feed_back(self, state: Moments, steps: int, frame: Tensor | Moments) -> Moments:
+        outputs, dtype, x = [], frame.dtype, frame.unsqueeze(0)
+        for _ in range(steps):
+            hidden, state = self.rnn(to_patches(x, self.patch_size), state)
+            logits = self._read_out(hidden)
+            outputs.append(logits.squeeze(0))
+            # Under autocast the product comes back in 16 bits.
+            x = sigmoid(logits, self.rule).to(dtype)
+        return stack(outputs)

@@ -1,0 +1,179 @@
+"""`Predictor`, `Autoencoder` and `Composite`: sequences of frames in, sequences of frames out."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spgru.functional import Rule, sigmoid
+from spgru.models import convolutional, fully_connected
+from spgru.models.config import Architecture, CellName, Kind, ModelConfig
+from spgru.models.frames import check_frames, split_halves
+from spgru.moments import Moments
+from spgru.objectives import Loss, Objective
+
+__all__ = ["Autoencoder", "Composite", "Prediction", "Predictor", "VideoModel", "build"]
+
+
+class Prediction(NamedTuple):
+    """Logits of the frames a model gives, (T, B, height, width); None for what it does not."""
+
+    future: Moments | None
+    """oldest first"""
+    reconstruction: Moments | None
+    """newest first"""
+
+
+class VideoModel(nn.Module, ABC):
+    """Base of the models: an encoder, and a decoder for each sequence to give.
+
+    The encoder's final state, mean and variance, is where a decoder starts, so uncertainty about
+    the past travels into the future. For the arguments see `ModelConfig`; `config` holds them.
+    """
+
+    kind: Kind
+    gives: tuple[str, ...]
+    """Names of the decoders."""
+
+    def __init__(
+        self,
+        hidden_size: int = 1024,
+        num_layers: int = 1,
+        cell: CellName = "gru",
+        *,
+        architecture: Architecture = "fully_connected",
+        height: int = 64,
+        width: int = 64,
+        reset_after: bool = True,
+        feedback: bool = False,
+        family: Any = "gaussian",
+        rule: Rule = "exact",
+        weight_std: float | None = None,
+        patch_size: int = 4,
+        kernel_size: int = 5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config = ModelConfig(
+            self.kind, architecture, height, width, hidden_size, num_layers, cell, reset_after,
+            feedback, family, rule, weight_std, patch_size, kernel_size,
+        )  # fmt: skip
+        parts: Any = convolutional if architecture == "convolutional" else fully_connected
+        factory = {"device": device, "dtype": dtype}
+        self.encoder = parts.Encoder(config, **factory)
+        for name in self.gives:
+            self.register_module(name, parts.Decoder(config, **factory))
+
+    def forward(self, frames: Tensor | Moments, steps: int | None = None) -> Prediction:
+        """Logits of what comes next, of what was seen, or both.
+
+        Args:
+            frames: (T, B, height, width), Tensor or Moments
+            steps: how many frames to predict; None for as many as were seen
+        """
+        check_frames("frames", frames, self.config.height, self.config.width)
+        if steps is None:
+            steps = frames.shape[0]
+        elif "future" not in self.gives:
+            raise ValueError(
+                f"steps has no meaning for {type(self).__name__}, which only looks back"
+            )
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        state = self.encoder(frames)
+        future = reconstruction = None
+        last = frames[-1]
+        if "future" in self.gives:
+            future = self.get_submodule("future")(state, steps, last)
+        if "reconstruction" in self.gives:
+            # With feedback it starts from an empty frame: the last one is what it has to give.
+            empty = torch.zeros(last.shape, dtype=last.dtype, device=last.device)
+            reconstruction = self.get_submodule("reconstruction")(state, frames.shape[0], empty)
+        return Prediction(future, reconstruction)
+
+    @torch.no_grad()
+    def predict_logits(self, frames: Tensor | Moments, steps: int | None = None) -> Moments:
+        """Logits of the frames after these, or of these in reverse order from an autoencoder."""
+        future, reconstruction = self(frames, steps)
+        logits: Moments = reconstruction if future is None else future
+        return logits.to(frames.dtype)  # under autocast they come in 16 bits
+
+    @torch.no_grad()
+    def predict(self, frames: Tensor | Moments, steps: int | None = None) -> Moments:
+        """Pixels of the frames after these, or of these in reverse order from an autoencoder.
+
+        The variance is that of sigmoid(logit): how little the network knows the brightness, without
+        the Bernoulli noise mean (1 - mean) of a pixel that is either on or off.
+
+        Args:
+            frames: (T, B, height, width), Tensor or Moments
+            steps: how many frames to predict; None for as many as were seen
+
+        Returns:
+            (steps, B, height, width)
+        """
+        return sigmoid(self.predict_logits(frames, steps), self.config.rule)
+
+    def loss(self, frames: Tensor, objective: Objective) -> Loss:
+        """What to minimise.
+
+        Args:
+            frames: (2 T, B, height, width) in [0, 1]; the first half is the input, the second what
+                a predictor is to give. An autoencoder uses the first half alone.
+        """
+        if objective.name == "elbo" and objective.beta > 0 and self.config.weight_std == 0:
+            raise ValueError(
+                "weight_std=0 makes the divergence from the prior infinite; "
+                "use the objective 'cross_entropy' or a positive weight_std"
+            )
+        seen, after = split_halves(frames, self.config.height, self.config.width)
+        future, reconstruction = self(seen)
+        return objective.loss(
+            self,
+            None if future is None else (future, after),
+            None if reconstruction is None else (reconstruction, seen.flip(0)),
+            self.config.rule,
+        )
+
+
+class Predictor(VideoModel):
+    """Continues a sequence."""
+
+    kind = "predictor"
+    gives = ("future",)
+
+
+class Autoencoder(VideoModel):
+    """Reconstructs a sequence from one state, newest frame first."""
+
+    kind = "autoencoder"
+    gives = ("reconstruction",)
+
+
+class Composite(VideoModel):
+    """Continues and reconstructs a sequence from one state: two decoders over one encoder."""
+
+    kind = "composite"
+    gives = ("future", "reconstruction")
+
+
+def build(
+    config: ModelConfig,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> VideoModel:
+    """The model that `config` describes."""
+    if not isinstance(config, ModelConfig):
+        raise TypeError(
+            f"config must be a ModelConfig, got {type(config).__name__}; "
+            "from a mapping build one by ModelConfig(**mapping)"
+        )
+    classes: tuple[type[VideoModel], ...] = (Predictor, Autoencoder, Composite)
+    options = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    kind = options.pop("kind")
+    model = next(model for model in classes if model.kind == kind)
+    return model(**options, device=device, dtype=dtype)

@@ -1,0 +1,139 @@
+"""Metrics against scipy, quadrature and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+import torch.nn.functional as F
+from scipy.integrate import quad
+
+from oracles import random_moments
+from spgru import Moments, certain
+from spgru.metrics import (
+    calibration_curve,
+    calibration_error,
+    coverage,
+    cross_entropy_per_frame,
+    crps,
+    gaussian_nll,
+    spearman,
+    variance_error_correlation,
+)
+
+
+def test_nll_is_scipys() -> None:
+    prediction, target = random_moments(7, 5), torch.randn(7, 5).double()
+    want = -scipy.stats.norm.logpdf(target, prediction.mean, prediction.std)
+    np.testing.assert_allclose(gaussian_nll(prediction, target), want)
+
+
+def test_crps_against_quadrature() -> None:
+    for mean, std, y in [(0.0, 1.0, 0.3), (2.0, 0.1, 1.5), (-1.0, 3.0, 9.0), (0.0, 0.5, 0.0)]:
+        norm = scipy.stats.norm(mean, std)
+        want = (
+            quad(lambda x, n=norm: n.cdf(x) ** 2, mean - 15 * std, y, points=[mean])[0]
+            + quad(lambda x, n=norm: n.sf(x) ** 2, y, max(mean + 15 * std, y))[0]
+        )
+        prediction = Moments(*torch.tensor([mean, std**2], dtype=torch.float64))
+        got = crps(prediction, torch.tensor(y, dtype=torch.float64))
+        assert got.item() == pytest.approx(want, rel=1e-7)
+
+
+def test_certain_predictions() -> None:
+    prediction, target = certain(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.5])
+    torch.testing.assert_close(crps(prediction, target), torch.tensor([0.0, 0.5]))
+    torch.testing.assert_close(
+        gaussian_nll(prediction, target), torch.tensor([-math.inf, math.inf])
+    )
+    assert coverage(prediction, target) == 0.5
+    assert (calibration_curve(prediction, target).observed == 0.5).all()
+
+
+def test_scores_pass_gradients() -> None:
+    mean = torch.randn(6).double().requires_grad_()
+    var = torch.rand(6).double().add(0.1).requires_grad_()
+    target = torch.randn(6).double()
+    for score in (crps, gaussian_nll):
+        assert torch.autograd.gradcheck(
+            lambda m, v, score=score: score(Moments(m, v), target), (mean, var)
+        )
+    certainly = torch.zeros(6).double().requires_grad_()
+    crps(Moments(mean, certainly), target).sum().backward()
+    assert certainly.grad is not None
+    assert torch.isfinite(certainly.grad).all()
+
+
+def test_coverage_and_calibration_of_a_true_and_of_two_false_predictions() -> None:
+    count = 20_000
+    prediction = random_moments(count)
+    target = prediction.mean + prediction.std * torch.randn(count).double()
+    for level in (0.5, 0.9, 0.95):
+        error = math.sqrt(level * (1 - level) / count)
+        observed = coverage(prediction, target, level)
+        assert abs(observed - level) < 5 * error
+        curve = calibration_curve(prediction, target, [level])
+        torch.testing.assert_close(curve.observed[0], observed)
+    assert calibration_error(prediction, target) < 5 * 0.5 / math.sqrt(count)
+    for factor in (0.25, 4.0):
+        false = Moments(prediction.mean, factor * prediction.var)
+        levels, observed = calibration_curve(false, target)
+        # z is normal, so an interval of half the width covers 2 Phi(quantile / 2) - 1.
+        quantiles = math.sqrt(factor) * scipy.stats.norm.ppf((1 + levels) / 2)
+        want = 2 * scipy.stats.norm.cdf(quantiles) - 1
+        np.testing.assert_allclose(observed, want, atol=5 * 0.5 / math.sqrt(count))
+        want_error = np.abs(want - levels.numpy()).mean()
+        assert calibration_error(false, target).item() == pytest.approx(want_error, abs=0.02)
+
+
+def test_cross_entropy_per_frame_is_torchs() -> None:
+    pixels, target = torch.rand(3, 2, 8, 8), torch.rand(3, 2, 8, 8)
+    want = F.binary_cross_entropy(pixels, target, reduction="none").sum((-2, -1))
+    torch.testing.assert_close(cross_entropy_per_frame(pixels, target), want)
+    torch.testing.assert_close(cross_entropy_per_frame(certain(pixels), target), want)
+    # At its best it is the entropy of the target, 64 bits here.
+    half = torch.full((1, 1, 8, 8), 0.5)
+    torch.testing.assert_close(
+        cross_entropy_per_frame(half, half), torch.tensor([[64 * math.log(2)]])
+    )
+    hit = torch.ones(1, 1, 8, 8)
+    assert cross_entropy_per_frame(hit, hit) < 1e-5
+    assert 64 * 15 < cross_entropy_per_frame(hit, torch.zeros(1, 1, 8, 8)) < 64 * 18
+    assert cross_entropy_per_frame(pixels.bfloat16(), target).dtype == torch.float32
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_spearman_is_scipys(ties: bool) -> None:
+    a, b = torch.randn(50).double(), torch.randn(50).double()
+    a = a + b
+    if ties:
+        a, b = a.round(), b.round()
+    want = scipy.stats.spearmanr(a, b).statistic
+    assert spearman(a, b).item() == pytest.approx(want, abs=1e-12)
+    assert spearman(a, a.exp()).item() == pytest.approx(1.0)
+    assert spearman(a, torch.zeros_like(a)).isnan()
+
+
+def test_variance_error_correlation_is_per_sequence() -> None:
+    size = torch.tensor([0.1, 0.4, 0.2, 0.3])
+    target = torch.zeros(3, 4, 2, 2)
+    error = size[:, None, None] * torch.ones(3, 4, 2, 2)
+    prediction = Moments(error, 5 * error**2)
+    assert variance_error_correlation(prediction, target) == pytest.approx(1.0)
+    opposite = Moments(error, 1 - error)
+    assert variance_error_correlation(opposite, target) == pytest.approx(-1.0)
+
+
+def test_errors() -> None:
+    prediction = certain(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"prediction has shape \(3,\) but target \(4,\)"):
+        crps(prediction, torch.zeros(4))
+    with pytest.raises(ValueError, match="divide uint8 frames by 255"):
+        cross_entropy_per_frame(torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 255.0))
+    with pytest.raises(ValueError, match="levels must lie between 0 and 1"):
+        calibration_curve(prediction, torch.zeros(3), [0.5, 1.0])
+    with pytest.raises(ValueError, match="two vectors of equal length"):
+        spearman(torch.zeros(3), torch.zeros(4))
