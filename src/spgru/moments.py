@@ -160,13 +160,14 @@ def cat(values: Sequence[Value], dim: int = 0) -> Value:
     return _join(torch.cat, values, dim)
 
 
-def _join(function: Any, values: Sequence[Any], dim: int) -> Any:
-    values = promote(*values)
-    if isinstance(values[0], Tensor):
-        return function(values, dim)
+def _join(function: Any, values: Sequence[Value], dim: int) -> Value:
+    alike: tuple[Value, ...] = promote(*values)
+    if isinstance(alike[0], Tensor):
+        joined: Value = function(alike, dim)
+        return joined
     return Moments(
-        function([value.mean for value in values], dim),
-        function([value.var for value in values], dim),
+        function([value.mean for value in alike], dim),
+        function([value.var for value in alike], dim),
     )
 
 
