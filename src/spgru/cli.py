@@ -1,0 +1,268 @@
+"""The command line: `spgru <verb>`. A verb reads its options and calls the library.
+
+To add a verb, write a function with `@app.command()`; import what it needs inside, so that no verb
+waits for what another one uses, and raise `ValueError` or an error of ours for whatever the user
+can put right: it becomes one sentence on standard error and the exit status 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+try:
+    import typer
+except ModuleNotFoundError:
+    raise SystemExit(
+        "spgru: error: the command line needs typer; install it with pip install 'spgru[cli]'"
+    ) from None
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="spgru",
+    help="Recurrent networks that know what they do not know.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="Folder of a run, a checkpoint's JSON file, or an exported file.",
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+
+
+class Show(StrEnum):
+    auto = "auto"
+    bar = "bar"
+    lines = "lines"
+    none = "none"
+
+
+class Sequences(StrEnum):
+    auto = "auto"
+    two_digits = "two-digits"
+    controlled = "controlled"
+
+
+@app.callback()
+def _options(
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from.")
+    ] = False,
+) -> None:
+    # `main` looks for it itself, since it is where errors end.
+    del traceback
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see configs/.")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder, if any.")
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="NAME=VALUE", help="Override a field, as model.hidden_size=64."
+        ),
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the run.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the optimiser.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sequences in a step.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, data and all draws.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16.")] = None,
+    tensorboard: Annotated[
+        bool | None, typer.Option("--tensorboard", help="Log for TensorBoard too.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Checkpoint and stop after this time.", min=0)
+    ] = None,
+    show: Annotated[Show, typer.Option(help="How to report progress.")] = Show.auto,
+) -> None:
+    """Train a model.
+
+    The configuration sets model, data, objective, optimiser and schedule; config.json in the output
+    folder lists every field with its value, and --set changes any of them.
+
+    The exit status is 0 when the run is finished or its time is up, 130 after Ctrl-C and 143 after
+    SIGTERM (in all of these cases a checkpoint was written), and 1 after an error.
+
+    On several GPUs: torchrun --nproc-per-node=4 --max-restarts=3 -m spgru train CONFIG
+    """
+    from spgru.training import load_config
+    from spgru.training import train as run_training
+    from spgru.training.config import parse_override
+
+    options = {
+        "output": output,
+        "steps": steps,
+        "batch_size": batch_size,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "tensorboard": tensorboard,
+    }
+    changes = {name: value for name, value in options.items() if value is not None}
+    changes |= dict(parse_override(text) for text in overrides or ())
+    settings = load_config(config, changes)
+    result = run_training(settings, resume=resume, max_seconds=max_seconds, show=show.value)
+    if os.environ.get("RANK", "0") == "0":
+        where = f"step {result.step} of {settings.steps} in {result.folder}"
+        if result.stopped == "finished":
+            print(f"finished at {where}")
+        else:
+            print(f"{result.stopped} at {where}; continue with --resume")
+    if result.signal:
+        raise typer.Exit(128 + result.signal)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Source,
+    data: Annotated[
+        Sequences, typer.Option(help="Which test sequences; auto: of the kind trained on.")
+    ] = Sequences.auto,
+    sequences: Annotated[
+        int | None, typer.Option(help="How many; all 10000, or 100 of each controlled set.", min=1)
+    ] = None,
+    official: Annotated[
+        Path | None, typer.Option(help="The official mnist_test_seq.npy instead of our own.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Sequences at a time.", min=1)] = 100,
+    device: Device = "auto",
+    output: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
+) -> None:
+    """Score a trained model: cross entropy in nats per frame, squared error, variance.
+
+    two-digits is the test set of 10,000 sequences; controlled are unseen digits on the path of the
+    controlled study, with angle, speed and noise as trained and beyond.
+    """
+    from spgru.training import evaluation, load_model
+    from spgru.training.distributed import choose_device
+    from spgru.training.storage import write_whole
+
+    loaded = load_model(checkpoint)
+    where = choose_device(device)
+    model = loaded.model.to(where)
+    if data is Sequences.auto and loaded.config.data.path == "controlled":
+        data = Sequences.controlled
+    elif data is Sequences.auto:
+        data = Sequences.two_digits
+    rows: list[dict[str, Any]] = []
+    sets = evaluation.evaluation_sets(data.value, sequences, batch_size, where, official)
+    for name, batches in sets:
+        found = evaluation.score(model, batches)
+        if not rows:
+            print(f"{'sequences':24s} cross entropy  squared error   variance")
+        print(
+            f"{name:24s} {found.cross_entropy:13.2f} {found.squared_error:14.2f} "
+            f"{found.variance:10.3f}"
+        )
+        rows.append({"set": name, **asdict(found)})
+    if output is not None:
+        document = {"checkpoint": str(checkpoint), "step": loaded.step, "scores": rows}
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
+
+
+@app.command()
+def predict(
+    checkpoint: Source,
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="A .npy file: (T, height, width) or (T, B, height, width), uint8 or in [0, 1].",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Beginning of the two files' names; default: the input's.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Frames to predict; default: as many as given.", min=1)
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Sequences at a time.", min=1)] = 64,
+    device: Device = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace old files.")] = False,
+) -> None:
+    """Predict what follows your own sequences: writes NAME_mean.npy and NAME_var.npy."""
+    from spgru.training import load_model
+    from spgru.training.distributed import choose_device
+    from spgru.training.inference import predict_file
+
+    mean, var = predict_file(
+        load_model(checkpoint),
+        source,
+        output,
+        steps=steps,
+        batch_size=batch_size,
+        device=choose_device(device),
+        overwrite=overwrite,
+    )
+    print(f"wrote {mean} and {var}")
+
+
+@app.command()
+def export(
+    checkpoint: Source,
+    output: Annotated[Path, typer.Argument(help="A file ending in .safetensors.")],
+    half: Annotated[bool, typer.Option("--half", help="float16: half the size.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an old file.")] = False,
+) -> None:
+    """Write the weights alone, for sharing; load them with spgru.training.load_exported."""
+    from spgru.training import export as write_export
+
+    path = write_export(checkpoint, output, "float16" if half else "float32", overwrite)
+    print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+# -- from errors to sentences ---------------------------------------------------------------------
+
+
+def _is_expected(error: Exception) -> bool:
+    """Whether the user can put it right; anything else is a fault of ours and shows its origin."""
+    ours = type(error).__module__.startswith("spgru.") or type(error).__name__ == "OutOfMemoryError"
+    return ours or isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"spgru: error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"spgru: warning: {message}", file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0, 1 for an error, 2 for a misuse of options."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            status = app(args=given or ["--help"], prog_name="spgru", standalone_mode=False)
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+        except Exception as error:
+            if "--traceback" in given:
+                raise
+            if hasattr(error, "format_message"):  # an unknown option, a missing argument
+                _fail(error.format_message(), 2)
+            if not _is_expected(error):
+                raise
+            _fail(str(error) or type(error).__name__, 1)
+    raise SystemExit(status if isinstance(status, int) else 0)

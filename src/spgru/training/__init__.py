@@ -1,0 +1,38 @@
+"""Training: configurations, checkpoints that survive, one process or many.
+
+Imported on demand (`import spgru.training`); `import spgru` leaves it alone.
+"""
+
+from spgru.training.checkpoint import CheckpointError, CheckpointWarning
+from spgru.training.config import (
+    DataConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+    load_config,
+)
+from spgru.training.evaluation import Score, score
+from spgru.training.export import Loaded, export, load_exported, load_model
+from spgru.training.loop import Result, train
+from spgru.training.run import TrainingError
+from spgru.training.schema import ConfigError
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointWarning",
+    "ConfigError",
+    "DataConfig",
+    "Loaded",
+    "OptimizerConfig",
+    "Result",
+    "ScheduleConfig",
+    "Score",
+    "TrainConfig",
+    "TrainingError",
+    "export",
+    "load_config",
+    "load_exported",
+    "load_model",
+    "score",
+    "train",
+]

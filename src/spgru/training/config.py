@@ -1,0 +1,233 @@
+"""`TrainConfig`: everything that determines a training run, from YAML and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from spgru.models import ModelConfig
+from spgru.objectives import Objective
+from spgru.training.model import AnyModelConfig
+from spgru.training.schema import ConfigError, flatten, from_mapping, to_mapping
+from spgru.training.strict_yaml import parse_value, read_yaml
+
+__all__ = [
+    "DataConfig",
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "TrainConfig",
+    "differences",
+    "load_config",
+    "parse_override",
+    "stored_form",
+]
+
+
+def _at_least(minimum: float, **values: float) -> None:
+    for name, value in values.items():
+        if not value >= minimum:
+            raise ValueError(f"{name} is {value}; give at least {minimum:g}")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which sequences to train on; see `spgru.data.MovingMNIST`.
+
+    Args:
+        path: `"random"` by the official protocol, or `"controlled"`, one straight line
+        digits: in each sequence
+        angle: in degrees; None draws it, or on the controlled path takes that of the study
+        speed: fraction of the canvas per frame; None for that of the protocol or the study
+        noise: b of Unif(0, b) added to every pixel
+        directory: folder with your own MNIST files; None for the packaged ones
+    """
+
+    path: Literal["random", "controlled"] = "random"
+    digits: int = 2
+    angle: float | None = None
+    speed: float | None = None
+    noise: float = 0.0
+    directory: str | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam, or AdamW with decay of weight matrices; variances and biases never decay.
+
+    Args:
+        name: `"adam"` or `"adamw"`
+        lr: highest learning rate, see `ScheduleConfig`
+        beta1: forgetting of the gradient's mean
+        beta2: forgetting of its square
+        eps: added to the root of the square
+        weight_decay: of `"adamw"`
+        clip: largest norm of the gradient; null for none
+    """
+
+    name: Literal["adam", "adamw"] = "adam"
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give a number in [0, 1)")
+        if self.name == "adam" and self.weight_decay:
+            raise ValueError(f"weight_decay is {self.weight_decay}; only adamw has one, name it")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip is {self.clip}; give a positive number, or null for none")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over the run, a function of the step alone.
+
+    Args:
+        warmup: steps over which it rises from 0
+        decay: `"cosine"` down to `final` at the last step, or `"none"`
+        final: fraction of the highest rate that is left at the end
+    """
+
+    warmup: int = 0
+    decay: Literal["cosine", "none"] = "cosine"
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _at_least(0, warmup=self.warmup)
+        if not 0 <= self.final <= 1:
+            raise ValueError(f"final is {self.final}; give a number in [0, 1]")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run. Every field is overridden by `--set section.field=value`.
+
+    Args:
+        batch_size: sequences in a step, over all processes together
+        steps: of the optimiser
+        seed: of initial weights, data and everything drawn
+        initial: weights to start from: a run's folder, a checkpoint or an exported file
+        device: `"auto"` takes a GPU where there is one; `"cpu"`, `"cuda"`, `"cuda:1"`
+        precision: `"float32"`; `"tf32"`, float32 that a GPU may multiply in TF32 (on a CPU the
+            same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32
+        cuda_graph: capture the whole step in a CUDA graph; `"auto"` does on one GPU
+        compile: `torch.compile` of the loss
+        output: folder of checkpoints, metrics and images
+        checkpoint_every: steps between checkpoints; the last step is always kept
+        keep: checkpoints to keep
+        log_every: steps between lines of the log; only then the host waits for a GPU
+        image_every: steps between pictures of a prediction, 0 for none (needs `spgru[plot]`)
+        validate_every: steps between scores on unseen digits, 0 for none
+        validate_sequences: how many
+        tensorboard: also log for TensorBoard (needs `spgru[tensorboard]`)
+    """
+
+    model: AnyModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    objective: Objective = field(default_factory=Objective)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    batch_size: int = 64
+    steps: int = 1000
+    seed: int = 0
+    initial: str | None = None
+    device: str = "auto"
+    precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
+    cuda_graph: Literal["auto", "always", "never"] = "auto"
+    compile: bool = False
+    output: str = "outputs/train"
+    checkpoint_every: int = 500
+    keep: int = 2
+    log_every: int = 20
+    image_every: int = 0
+    validate_every: int = 0
+    validate_sequences: int = 500
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            batch_size=self.batch_size,
+            steps=self.steps,
+            checkpoint_every=self.checkpoint_every,
+            keep=self.keep,
+            log_every=self.log_every,
+            validate_sequences=self.validate_sequences,
+        )
+        _at_least(
+            0, seed=self.seed, image_every=self.image_every, validate_every=self.validate_every
+        )
+        if self.schedule.warmup > self.steps:
+            raise ValueError(
+                f"schedule.warmup is {self.schedule.warmup} but steps is {self.steps}; "
+                "warm up within the run"
+            )
+
+
+# Where a run is made and what is written about it; everything else decides the weights.
+_FREE = {
+    "output", "device", "cuda_graph", "compile", "initial", "checkpoint_every", "keep", "log_every",
+    "image_every", "validate_every", "validate_sequences", "tensorboard", "data.directory",
+}  # fmt: skip
+
+
+def stored_form(config: TrainConfig) -> dict[str, Any]:
+    """The configuration as kept with weights: without its folder, which may move."""
+    mapping: dict[str, Any] = to_mapping(config)
+    del mapping["output"]
+    return mapping
+
+
+def differences(config: TrainConfig, stored: Mapping[str, Any]) -> list[str]:
+    """Why a run with `config` would not continue the stored one, each as "name: old, now new"."""
+    before, now = flatten(stored), flatten(stored_form(config))
+    free = _FREE | ({"steps"} if config.schedule.decay == "none" else set())
+    return [
+        f"{name} was {before.get(name)}, now {now.get(name)}"
+        for name in dict.fromkeys([*before, *now])
+        if name not in free and before.get(name) != now.get(name)
+    ]
+
+
+def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Read a YAML file.
+
+    Args:
+        overrides: values by dotted name, such as {"model.hidden_size": 64}
+
+    Raises:
+        ConfigError: one sentence that names the field, what was found, and the remedy.
+    """
+    mapping = read_yaml(path)
+    if not overrides:
+        try:
+            return from_mapping(TrainConfig, mapping)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+    for name, value in overrides.items():
+        *sections, last = name.split(".")
+        section = mapping
+        for part in sections:
+            # A section that is none is found out below.
+            inner = section.get(part)
+            section[part] = section = inner if isinstance(inner, dict) else {}
+        section[last] = value
+    return from_mapping(TrainConfig, mapping)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Name and value of "section.field=value", the value as it would be written in YAML."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(
+            f"--set {text!r} is not of the form section.field=value, "
+            "as in --set model.hidden_size=64"
+        )
+    return name.strip(), parse_value(value, f"--set {text!r}")

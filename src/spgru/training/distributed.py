@@ -1,0 +1,180 @@
+"""Several processes as one: started by torchrun, each with its part of every batch.
+
+    torchrun --nproc-per-node=2 --max-restarts=3 -m spgru train configs/small.yaml
+
+`batch_size` is that of all processes together, and every process takes its contiguous part. Losses
+are means over a batch plus one divergence of the weights, and DistributedDataParallel averages
+gradients, so the divergence counts once, and the run is that of a single process up to rounding.
+(The objective "paper" compares with the variance of the target over the batch: there each process
+uses its own part.) Process 0 alone reads and writes files. When a process dies torchrun starts all
+of them again, and they continue from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+from spgru.training.schema import ConfigError
+
+__all__ = ["Processes", "choose_device", "processes"]
+
+_PATIENCE = 300.0  # seconds
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among its peers; alone unless torchrun started it."""
+
+    rank: int
+    count: int
+    device: torch.device
+    restarted: bool
+    """whether torchrun started it again after a failure"""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, batch_size: int) -> int:
+        """This process's part of a joint batch."""
+        if batch_size % self.count:
+            raise ConfigError(
+                f"batch_size is {batch_size}, which {self.count} processes cannot share evenly; "
+                f"give a multiple of {self.count}"
+            )
+        return batch_size // self.count
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module with gradients averaged over the processes."""
+        if self.count == 1:
+            return module
+        devices = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(module, devices, gradient_as_bucket_view=True)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Of the processes' values."""
+        if self.count == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total / self.count
+
+    def largest(self, value: int) -> int:
+        """Of the processes' values; the host waits."""
+        if self.count == 1:
+            return value
+        tensor = torch.tensor(value, device=self.device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return int(tensor)
+
+    def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite with the values of process 0."""
+        if self.count > 1:
+            for tensor in tensors:
+                on_device = tensor.detach().to(self.device)
+                dist.broadcast(on_device, 0)
+                tensor.detach().copy_(on_device)
+
+
+def choose_device(name: str, local_rank: int | None = None) -> torch.device:
+    """The device of that name, "auto" being a GPU where there is one.
+
+    Args:
+        local_rank: number of this process on its machine, which takes the GPU of that number
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device is {name!r}; give auto, cpu, cuda or cuda:1") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {name!r}; give auto, cpu, cuda or cuda:1")
+    if device.type == "cpu":
+        return device
+    available = torch.cuda.device_count()
+    index = device.index if local_rank is None or device.index is not None else local_rank
+    index = 0 if index is None else index
+    if index >= available:
+        raise ConfigError(
+            f"device is {name!r} and GPU number {index} is asked for, but there are {available}; "
+            "set device to cpu or start fewer processes"
+        )
+    return torch.device("cuda", index)
+
+
+def _join(backend: str) -> None:
+    """`init_process_group` that also works after a restart.
+
+    torchrun keeps one store of keys for all attempts, so a process that starts again may read the
+    address of a peer that is long dead. Every attempt therefore gets a part of the store alone.
+    """
+    store, rank, count = next(rendezvous("env://"))
+    store = PrefixStore(f"spgru/{_agree_on_attempt(store, rank, count)}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count)
+
+
+def _agree_on_attempt(store: Store, rank: int, count: int) -> str:
+    """A name that process 0 made up just now.
+
+    The others ask for it by a number no one has used before, so that they cannot be answered by the
+    past. Process 0 may find a number of the past, answers it in vain, and looks again until all
+    have confirmed.
+    """
+    if rank > 0:
+        number = uuid4().hex
+        store.set(f"spgru/asks/{rank}", number)
+        name: str = store.get(f"spgru/answer/{number}").decode()
+        store.set(f"spgru/confirms/{name}/{rank}", "")
+        return name
+    name, missing = uuid4().hex, set(range(1, count))
+    deadline = time.monotonic() + _PATIENCE
+    while missing:
+        for other in tuple(missing):
+            if store.check([f"spgru/confirms/{name}/{other}"]):
+                missing.remove(other)
+            elif store.check([f"spgru/asks/{other}"]):
+                store.set(f"spgru/answer/{store.get(f'spgru/asks/{other}').decode()}", name)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"processes {sorted(missing)} did not start within {_PATIENCE} s")
+        time.sleep(0.01)
+    return name
+
+
+@contextmanager
+def processes(device: str) -> Iterator[Processes]:
+    """Join the processes that torchrun started, or be alone.
+
+    Args:
+        device: see `TrainConfig`; with torchrun, "cuda" is the GPU of the local rank
+    """
+    launched = "WORLD_SIZE" in os.environ
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if launched else None
+    chosen = choose_device(device, local_rank)
+    on_gpu = chosen.type == "cuda"
+    with torch.cuda.device(chosen) if on_gpu else nullcontext():
+        if not launched:
+            yield Processes(0, 1, chosen, False)
+            return
+        _join("nccl" if on_gpu else "gloo")
+        try:
+            restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+            yield Processes(dist.get_rank(), dist.get_world_size(), chosen, restarted)
+        finally:
+            # DistributedDataParallel holds on to the group and is itself held by cycles. Threads of
+            # gloo that outlive the interpreter would abort the process.
+            gc.collect()
+            dist.destroy_process_group()

@@ -1,0 +1,134 @@
+"""How well a model predicts: the test loss, the uncertainty, and whether they go together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgru.data import MovingMNIST, MovingMNISTTest
+from spgru.metrics import cross_entropy_per_frame, spearman
+from spgru.models import Autoencoder
+from spgru.training.config import DataConfig
+
+__all__ = ["CONTROLLED_SETS", "Score", "evaluation_sets", "make_data", "score"]
+
+CONTROLLED_SETS: dict[str, tuple[float, ...]] = {
+    "angle": (20.0, 25.0, 30.0, 35.0),
+    "speed": (0.05, 0.055, 0.06, 0.065),
+    "noise": (0.0, 0.2, 0.4, 0.6),
+}
+"""The controlled study: what is changed, and to what; the first value is that of training."""
+
+_SEED = 2020
+
+
+def make_data(config: DataConfig, batch_size: int, **options: Any) -> MovingMNIST:
+    """The endless stream that `config` describes.
+
+    Args:
+        options: `seed`, `split`, `device`, `rank`, `world_size` of `spgru.data.MovingMNIST`
+    """
+    given = {"angle": config.angle, "speed": config.speed}
+    options |= {name: value for name, value in given.items() if value is not None}
+    options |= {"noise": config.noise, "digits": config.digits, "directory": config.directory}
+    make = MovingMNIST.controlled if config.path == "controlled" else MovingMNIST
+    return make(batch_size, **options)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Means over sequences and frames."""
+
+    cross_entropy: float
+    """of the mean, in nats per frame"""
+    squared_error: float
+    """of the mean, summed over the pixels of a frame"""
+    variance: float
+    """predicted, summed over the pixels of a frame"""
+    correlation: float
+    """Spearman's, of a sequence's variance with its squared error; NaN if one is constant"""
+    sequences: int
+
+
+@torch.no_grad()
+def score(model: Any, batches: Iterable[Tensor]) -> Score:
+    """Score a model on sequences (2 T, B, height, width), the first half its input.
+
+    An autoencoder is scored on the first half in reverse, everything else on the second.
+    """
+    entropy, error, variance = [], [], []
+    for frames in batches:
+        seen, target = frames.chunk(2)
+        if isinstance(model, Autoencoder):
+            target = seen.flip(0)
+        pixels = model.predict(seen)
+        entropy.append(cross_entropy_per_frame(pixels, target).double().mean(0))
+        error.append((pixels.mean - target).double().square().sum((-2, -1)).mean(0))
+        variance.append(pixels.var.double().sum((-2, -1)).mean(0))
+    errors, variances = torch.cat(error), torch.cat(variance)
+    return Score(
+        cross_entropy=torch.cat(entropy).mean().item(),
+        squared_error=errors.mean().item(),
+        variance=variances.mean().item(),
+        correlation=spearman(variances, errors).item() if len(errors) > 1 else math.nan,
+        sequences=len(errors),
+    )
+
+
+def evaluation_sets(
+    kind: str,
+    sequences: int | None,
+    batch_size: int,
+    device: torch.device,
+    official: str | Path | None = None,
+) -> Iterator[tuple[str, Iterator[Tensor]]]:
+    """Names and batches (20, B, 64, 64) of test sequences that every model is asked about.
+
+    Args:
+        kind: `"two-digits"`, the test set of the official protocol, or `"controlled"`, unseen
+            digits on the path of the controlled study with one thing changed, see `CONTROLLED_SETS`
+        sequences: of each; None for 10,000, or 100 of each controlled set
+        official: path of the official file, in place of the regenerated set
+    """
+    if kind == "two-digits":
+        test = MovingMNISTTest(official)
+        yield (
+            f"two digits, {test.source}",
+            _two_digits(test, sequences or len(test), batch_size, device),
+        )
+        return
+    if official is not None:
+        raise ValueError("the official file is of two digits; leave it out for controlled paths")
+    for changed, values in CONTROLLED_SETS.items():
+        for value in values:
+            yield (
+                f"{changed} {value:g}",
+                _controlled(changed, value, sequences or 100, batch_size, device),
+            )
+
+
+def _two_digits(
+    test: MovingMNISTTest, sequences: int, batch_size: int, device: torch.device
+) -> Iterator[Tensor]:
+    if sequences > len(test):
+        raise ValueError(f"sequences is {sequences}, but the test set has {len(test)}")
+    for start in range(0, sequences, batch_size):
+        frames = test.sequences(start, min(start + batch_size, sequences), device)
+        yield frames.float() / 255
+
+
+def _controlled(
+    changed: str, value: float, sequences: int, batch_size: int, device: torch.device
+) -> Iterator[Tensor]:
+    size = min(batch_size, sequences)
+    # A seed of its own: every model is asked about the same sequences.
+    options: dict[str, Any] = {changed: value, "split": "test", "seed": _SEED, "device": device}
+    data = MovingMNIST.controlled(size, **options)
+    for start in range(0, sequences, size):
+        yield next(data)[:, : sequences - start]

@@ -1,0 +1,204 @@
+"""`train`: from a configuration to trained weights, in one go or in pieces."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgru.training.checkpoint import CheckpointError, CheckpointWarning
+from spgru.training.config import TrainConfig
+from spgru.training.distributed import processes
+from spgru.training.evaluation import make_data, score
+from spgru.training.images import require_matplotlib, save_prediction
+from spgru.training.interrupt import OUT_OF_TIME, Stop, watching
+from spgru.training.progress import Progress, Show
+from spgru.training.run import Run
+from spgru.training.schema import ConfigError
+from spgru.training.step import GraphStep, LossModule, Step, learning_rate, multiplying
+
+__all__ = ["Result", "train"]
+
+_VALIDATION_SEED = 2021
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call of `train` achieved."""
+
+    model: Any
+    step: int
+    """steps made, earlier calls included"""
+    losses: dict[str, float]
+    """parts of the loss at the last step; empty if there was none left to make"""
+    stopped: Literal["finished", "out of time", "interrupted"]
+    signal: int
+    """number of the signal that interrupted, else 0"""
+    folder: Path
+    """of the run; its newest checkpoint is of this step"""
+
+
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    max_seconds: float | None = None,
+    show: Show = "auto",
+) -> Result:
+    """Train a model, keeping checkpoints, metrics and pictures in `config.output`.
+
+    With `resume` the run continues from its newest sound checkpoint, or starts if it has none, and
+    ends with the very weights of a run that was never interrupted (on the same device, with the
+    same number of threads and processes): the learning rate and every random number are functions
+    of seed and step alone. On SIGINT, SIGTERM, or when `max_seconds` have passed, the step in
+    progress is finished and a checkpoint written.
+
+    Args:
+        max_seconds: of this call
+        show: `"bar"`, `"lines"`, `"none"`, or `"auto"`: a bar on a terminal, else lines
+
+    Raises:
+        ConfigError: the configuration cannot be used here, or is not that of the run to resume.
+        CheckpointError: no sound checkpoint to resume, or the last one could not be written.
+        TrainingError: the loss is no longer finite.
+    """
+    if config.image_every:
+        require_matplotlib()
+    with (
+        processes(config.device) as group,
+        watching(max_seconds, patient=group.count > 1) as stop,
+        multiplying(config.precision),
+    ):
+        return _train(Run(config, group, resume or group.restarted), stop, show)
+
+
+def _train(run: Run, stop: Stop, show: Show) -> Result:
+    loop = _Loop(run, stop)
+    if not run.group.is_first:
+        return loop.go(None)
+    with Progress(run.folder, run.step, run.config, show) as progress:
+        return loop.go(progress)
+
+
+class _Loop:
+    def __init__(self, run: Run, stop: Stop) -> None:
+        self.run, self.stop = run, stop
+        self.config, self.group = run.config, run.group
+        self.advance = self._make_step()
+
+    def _make_step(self) -> Step:
+        config, group = self.config, self.group
+        module: Any = LossModule(self.run.model, config.objective)
+        if config.compile:
+            module = torch.compile(module)
+        possible = group.device.type == "cuda" and group.count == 1
+        if config.cuda_graph == "always" and not possible:
+            raise ConfigError(
+                f"cuda_graph is always, but a graph needs one process on one GPU, not "
+                f"{group.count} on {group.device.type}; set it to auto"
+            )
+        kind = GraphStep if possible and config.cuda_graph != "never" else Step
+        return kind(group.wrap(module), self.run.optimizer, config.precision, config.optimizer.clip)
+
+    def go(self, progress: Progress | None) -> Result:
+        """All steps that are left; only the first process has a `progress`."""
+        config, run, reason = self.config, self.run, 0
+        kept, last = run.step, torch.zeros(0)
+        interval: list[Tensor] = []
+        while run.step < config.steps and not reason:
+            self._seed()
+            rate = learning_rate(config.optimizer.lr, config.schedule, run.step, config.steps)
+            # Cloned, because a replayed graph writes to the same place again.
+            last = self.advance(next(run.data), rate).clone()
+            run.step += 1
+            interval.append(last)
+            if self._is_due(config.log_every):
+                self._log(progress, interval, rate)
+                interval = []
+            if self._is_due(config.checkpoint_every) and run.step < config.steps:
+                kept = run.step if self._keep(progress) else kept
+            if progress is not None:
+                self._look(progress)
+            # Several processes must agree on the step, and asking makes a GPU's host wait.
+            if self.group.count == 1 or self._is_due(config.log_every):
+                reason = self.group.largest(self.stop.reason)
+        losses = self._losses(last)
+        if run.step > kept and self.group.is_first:
+            run.save()
+        if run.step == config.steps:
+            return Result(run.model, run.step, losses, "finished", 0, run.folder)
+        if reason == OUT_OF_TIME:
+            return Result(run.model, run.step, losses, "out of time", 0, run.folder)
+        return Result(run.model, run.step, losses, "interrupted", reason, run.folder)
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and (self.run.step % every == 0 or self.run.step == self.config.steps)
+
+    def _seed(self) -> None:
+        """Random numbers of a step are a function of seed, step and rank, and of nothing before."""
+        entropy = [self.config.seed, self.run.step, self.group.rank]
+        torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
+
+    def _losses(self, values: Tensor) -> dict[str, float]:
+        """By name, mean over the processes; here the host waits for the device."""
+        if not len(values):
+            return {}
+        means = self.group.mean(values).tolist()
+        if not all(map(math.isfinite, means)):
+            raise self.run.diverged()
+        return dict(zip(self.advance.names, means, strict=True))
+
+    def _log(self, progress: Progress | None, interval: list[Tensor], rate: float) -> None:
+        losses = self._losses(torch.stack(interval).mean(0))
+        if progress is not None:
+            progress.log(self.run.step, {**losses, "lr": rate})
+
+    def _keep(self, progress: Progress | None) -> bool:
+        """A checkpoint on the way: trouble with the disk does not end the run."""
+        if progress is None:
+            return True
+        start = time.perf_counter()
+        try:
+            self.run.save()
+        except CheckpointError as error:
+            warnings.warn(f"{error}; training goes on", CheckpointWarning, stacklevel=2)
+            return False
+        finally:
+            progress.exclude(time.perf_counter() - start)
+        return True
+
+    def _look(self, progress: Progress) -> None:
+        """Pictures, and scores on digits that training never shows."""
+        config, run = self.config, self.run
+        draw, validate = self._is_due(config.image_every), self._is_due(config.validate_every)
+        if not draw and not validate:
+            return
+        start = time.perf_counter()
+        count = config.validate_sequences if validate else 1
+        run.model.eval()
+        if draw:
+            path = run.folder / "images" / f"step-{run.step:08d}.png"
+            with progress.tolerating(str(path)):
+                save_prediction(path, run.model, next(self._unseen(1)))
+        if validate:
+            found = asdict(score(run.model, self._unseen(count)))
+            row = {f"test_{name}": value for name, value in found.items()}
+            progress.record({"step": run.step, **row})
+        run.model.train()
+        progress.exclude(time.perf_counter() - start)
+
+    def _unseen(self, count: int) -> Iterator[Tensor]:
+        config = self.config
+        size = min(count, config.batch_size)
+        options: dict[str, Any] = {"split": "test", "seed": _VALIDATION_SEED}
+        data = make_data(config.data, size, device=self.group.device, **options)
+        for start in range(0, count, size):
+            yield next(data)[:, : count - start]

@@ -1,0 +1,141 @@
+"""The state of a training run, and its way to the disk and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgru.training import checkpoint as checkpoints
+from spgru.training.checkpoint import Checkpoint, CheckpointError
+from spgru.training.config import TrainConfig, differences, stored_form
+from spgru.training.distributed import Processes
+from spgru.training.evaluation import make_data
+from spgru.training.export import CHECKPOINTS, load_weights
+from spgru.training.model import build
+from spgru.training.schema import ConfigError, to_mapping
+from spgru.training.step import make_optimizer
+from spgru.training.storage import write_whole
+
+__all__ = ["Run", "TrainingError"]
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message is one sentence."""
+
+
+class Run:
+    """Model, optimiser, data and step: all that changes in training.
+
+    Args:
+        resume: continue the run in `config.output`, if there is one
+    """
+
+    def __init__(self, config: TrainConfig, group: Processes, resume: bool) -> None:
+        self.config, self.group = config, group
+        self.folder = Path(config.output)
+        self.checkpoints = self.folder / CHECKPOINTS
+        self.data = make_data(
+            config.data,
+            group.share(config.batch_size),
+            seed=config.seed,
+            device=group.device,
+            rank=group.rank,
+            world_size=group.count,
+        )
+        # Built on the CPU, so that a seed means the same weights on every device.
+        torch.manual_seed(config.seed)
+        self.model = build(config.model)
+        if config.initial is not None:
+            load_weights(self.model, config.initial)
+        self.model.to(group.device)
+        self.optimizer = make_optimizer(self.model, config.optimizer, group.device)
+        self.step = 0
+        if group.is_first:
+            self._open(resume)
+        step = torch.tensor(self.step)
+        group.copy_from_first([step, *self._tensors().values()])
+        self.step = self.data.position = int(step)
+
+    def save(self) -> None:
+        """Write a checkpoint; a model that is no longer one never replaces a good one.
+
+        Raises:
+            CheckpointError: it could not be written.
+            TrainingError: the weights are not numbers.
+        """
+        if any(bool(parameter.isnan().any()) for parameter in self.model.parameters()):
+            raise self.diverged()
+        checkpoint = Checkpoint(
+            self.step,
+            stored_form(self.config),
+            self.data.state_dict(),
+            self.model.state_dict(),
+            self._moments(),
+        )
+        checkpoints.save(self.checkpoints, checkpoint, self.config.keep)
+
+    def diverged(self) -> TrainingError:
+        return TrainingError(
+            f"the loss or its gradient is not finite at step {self.step}; the checkpoints before "
+            "are intact; lower optimizer.lr or optimizer.clip and start anew"
+        )
+
+    def _open(self, resume: bool) -> None:
+        """Load the run to continue, or make sure that a new one can be kept."""
+        saved = checkpoints.saved_steps(self.checkpoints)
+        if saved and not resume:
+            raise ConfigError(
+                f"{self.folder} already holds a run (step {saved[-1]}); continue it with --resume, "
+                "or choose another output"
+            )
+        checkpoints.clean(self.checkpoints)
+        if saved:
+            self._load(checkpoints.load_newest(self.checkpoints))
+        else:
+            # Before any work is done, so that none is lost if it cannot be kept.
+            self.save()
+        text = json.dumps(to_mapping(self.config), indent=2) + "\n"
+        try:
+            write_whole(self.folder / "config.json", text.encode())
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder} cannot be written to ({error.strerror}); choose another output"
+            ) from error
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        changed = differences(self.config, checkpoint.config)
+        if changed:
+            raise ConfigError(
+                f"the run in {self.folder} was started with another configuration "
+                f"({'; '.join(changed)}); set it back, or start anew in another output"
+            )
+        if checkpoint.step > self.config.steps:
+            raise ConfigError(
+                f"steps is {self.config.steps} but the run in {self.folder} is at step "
+                f"{checkpoint.step}; give at least that many"
+            )
+        what = f"the checkpoint of step {checkpoint.step} in {self.folder}"
+        checkpoints.fit(self._tensors(), _joined(checkpoint.model, checkpoint.optimizer), what)
+        self.data.load_state_dict(checkpoint.data)
+        self.step = checkpoint.step
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that changes in training, to be copied into in place."""
+        return _joined(self.model.state_dict(), self._moments())
+
+    def _moments(self) -> dict[str, Tensor]:
+        return {
+            f"{name}/{moment}": tensor
+            for name, parameter in self.model.named_parameters()
+            for moment, tensor in self.optimizer.state[parameter].items()
+        }
+
+
+def _joined(model: dict[str, Tensor], optimizer: dict[str, Any]) -> dict[str, Tensor]:
+    return {f"model/{name}": tensor for name, tensor in model.items()} | {
+        f"optimizer/{name}": tensor for name, tensor in optimizer.items()
+    }

@@ -1,0 +1,178 @@
+"""One step of training: forward, backward, clipping, optimiser; eager, or one CUDA graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from spgru.objectives import Loss, Objective
+from spgru.training.config import OptimizerConfig, ScheduleConfig
+
+__all__ = ["GraphStep", "LossModule", "Step", "learning_rate", "make_optimizer", "multiplying"]
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+
+def learning_rate(peak: float, schedule: ScheduleConfig, step: int, steps: int) -> float:
+    """The rate of step number `step` (from 0) of `steps`: a straight rise, then half a cosine."""
+    if step < schedule.warmup:
+        return peak * (step + 1) / schedule.warmup
+    if schedule.decay == "none":
+        return peak
+    progress = (step - schedule.warmup) / max(steps - schedule.warmup, 1)
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return peak * (schedule.final + (1 - schedule.final) * cosine)
+
+
+def make_optimizer(
+    model: nn.Module, config: OptimizerConfig, device: torch.device
+) -> torch.optim.Optimizer:
+    """Adam or AdamW, its moments there from the start so that a checkpoint always has them all."""
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        # A log-variance that decays to 0 is a variance that grows to 1.
+        decays = parameter.ndim > 1 and not name.endswith("log_var")
+        (decayed if decays else plain).append(parameter)
+    on_gpu = device.type == "cuda"
+    options: dict[str, Any] = {
+        # A tensor on a GPU, where a captured step reads it anew at every replay.
+        "lr": torch.tensor(config.lr, device=device) if on_gpu else config.lr,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.eps,
+        "capturable": on_gpu,
+        "fused": on_gpu,
+        "foreach": False,
+    }
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
+    optimizer = kind([group for group in groups if group["params"]], **options)
+    for parameter in (*decayed, *plain):
+        optimizer.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=device if on_gpu else "cpu"),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return optimizer
+
+
+@contextmanager
+def multiplying(precision: Precision) -> Iterator[None]:
+    """Let float32 products on a GPU run in TF32, or keep them from it, and undo it at the end."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+class LossModule(nn.Module):
+    """`model.loss` as a forward pass, which is what DistributedDataParallel and compile wrap."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, frames: Tensor) -> Loss:
+        return self.model.loss(frames, self.objective)  # type: ignore[operator, no-any-return]
+
+
+class Step:
+    """Call with frames and learning rate; `names` and the returned vector are the loss's parts."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        precision: Precision,
+        clip: float | None,
+    ) -> None:
+        self.module, self.optimizer = module, optimizer
+        self.precision, self.clip = precision, math.inf if clip is None else clip
+        self.parameters = list(module.parameters())
+        self.names: tuple[str, ...] = ()
+
+    def __call__(self, frames: Tensor, lr: float) -> Tensor:
+        """(2 T, B, height, width) -> (parts,), on the device"""
+        self._set_rate(lr)
+        return self._run(frames)
+
+    def _set_rate(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def _run(self, frames: Tensor) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(frames.device.type, torch.bfloat16, self.precision == "bfloat16"):
+            loss: Loss = self.module(frames)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.optimizer.step()
+        parts = {name: part for name, part in loss._asdict().items() if part is not None}
+        parts["grad_norm"] = norm
+        self.names = tuple(parts)
+        return torch.stack([part.detach().float() for part in parts.values()])
+
+
+class GraphStep(Step):
+    """The same step recorded once and replayed: no launches, no waiting for the host."""
+
+    _WARMUP = 3
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._frames: Tensor | None = None
+        self._parts: Tensor | None = None
+
+    def __call__(self, frames: Tensor, lr: float) -> Tensor:
+        if self._graph is None:
+            self._capture(frames)
+        assert self._graph is not None
+        assert self._frames is not None
+        assert self._parts is not None
+        self._set_rate(lr)
+        self._frames.copy_(frames)
+        self._graph.replay()
+        return self._parts
+
+    def _capture(self, frames: Tensor) -> None:
+        """Warm up on a side stream, record, and undo what that changed."""
+        self._frames = frames.clone()
+        random_state = torch.cuda.get_rng_state(frames.device)
+        tensors = [*self._state()]
+        before = [tensor.clone() for tensor in tensors]
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(self._WARMUP):
+                self._run(self._frames)
+        torch.cuda.current_stream().wait_stream(stream)
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
+        graph = torch.cuda.CUDAGraph()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            self._parts = self._run(self._frames)
+        torch.cuda.set_rng_state(random_state, frames.device)
+        self._graph = graph
+
+    def _state(self) -> Iterator[Tensor]:
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
+            yield tensor.detach()
+        for moments in self.optimizer.state.values():
+            yield from moments.values()

@@ -1,0 +1,55 @@
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+__all__ = ["remove_leftovers", "sha256", "sync_folder", "write_whole"]
+
+_CHUNK = 1 << 22
+_SUFFIX = ".partial"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a crash, a kill or a full disk leaves the old file or the new.
+
+    The bytes go to a temporary file in the same folder and to the disk itself (fsync), then the
+    name changes hands at once, and the folder is synced too. On an error nothing is left behind.
+    """
+    partial = path.with_name(path.name + _SUFFIX)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view[:_CHUNK]) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals in a folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process was writing."""
+    for partial in folder.glob(f"*{_SUFFIX}"):
+        partial.unlink(missing_ok=True)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,96 @@
+"""Two processes with gloo, started by torchrun as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from spgru.objectives import Objective
+from spgru.training import ConfigError, TrainConfig, load_model, train
+from spgru.training import checkpoint as checkpoints
+from spgru.training.distributed import Processes
+from spgru.training.model import DropoutConfig
+from spgru.training.progress import read_metrics
+from spgru.training.schema import to_mapping
+
+Make = Callable[..., TrainConfig]
+Newest = Callable[[Path | str], dict[str, bytes]]
+DYING = Path(__file__).with_name("dying_worker.py")
+
+
+def torchrun(config: TrainConfig, *program: str, restarts: int = 0) -> str:
+    """Train with two processes; standard error."""
+    path = Path(config.output).with_suffix(".json")
+    path.write_text(json.dumps(to_mapping(config)))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = [f"--max-restarts={restarts}", *program, "train", str(path), "--show", "none"]
+    done = subprocess.run(
+        [sys.executable, *launcher, *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("finished at step") == 1
+    return done.stderr
+
+
+@pytest.fixture
+def joint(tiny: Make) -> TrainConfig:
+    """A divergence heavy enough to be missed, or noticed twice."""
+    return tiny(objective=Objective(beta=300.0), batch_size=4, steps=8, checkpoint_every=3)
+
+
+def test_two_processes_are_one_and_survive_the_death_of_either(
+    joint: TrainConfig, newest: Newest, tmp_path: Path
+) -> None:
+    one = train(joint, show="none")
+
+    values = vars(joint)
+    pair = TrainConfig(**{**values, "output": str(tmp_path / "pair")})
+    torchrun(pair, "-m", "spgru")
+    rows = read_metrics(one.folder), read_metrics(tmp_path / "pair")
+    assert [row["step"] for row in rows[1]] == list(range(1, 9))
+    for single, double in zip(*rows, strict=True):
+        assert single["kl"] * 300e-5 > 0.2 * single["total"]
+        for part in ("total", "nll", "kl", "grad_norm"):
+            # The mean of two halves is rounded differently; measured 9e-8.
+            assert double[part] == pytest.approx(single[part], rel=1e-6), part
+    for name, tensor in load_model(tmp_path / "pair").model.state_dict().items():
+        # Of up to 8e-3 walked; measured 5e-7.
+        assert torch.allclose(one.model.state_dict()[name], tensor, rtol=0, atol=5e-6), name
+
+    killed = TrainConfig(**{**values, "output": str(tmp_path / "killed")})
+    errors = torchrun(killed, str(DYING), restarts=1)
+    assert errors.count("process 1 dies") == 1
+    assert newest(tmp_path / "killed") == newest(tmp_path / "pair")
+    assert checkpoints.saved_steps(tmp_path / "killed" / "checkpoints") == [6, 8]
+
+
+@pytest.mark.brute
+def test_random_masks_survive_a_death_too(
+    tiny: Make, newest: Newest, tmp_path: Path, full: bool
+) -> None:
+    if not full:
+        pytest.skip("two more runs of two processes; use --full")
+    base = vars(tiny(model=DropoutConfig(hidden_size=8), batch_size=4, steps=8))
+    for name, program, restarts in (("whole", ("-m", "spgru"), 0), ("killed", (str(DYING),), 1)):
+        config = TrainConfig(**{**base, "output": str(tmp_path / name)})
+        torchrun(config, *program, restarts=restarts)
+    assert newest(tmp_path / "killed") == newest(tmp_path / "whole")
+
+
+def test_a_batch_must_divide() -> None:
+    group = Processes(0, 3, torch.device("cpu"), False)
+    assert group.share(9) == 3
+    with pytest.raises(ConfigError, match="batch_size is 10, which 3 processes cannot share even"):
+        group.share(10)

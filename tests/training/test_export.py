@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from spgru.data import MovingMNIST
+from spgru.models import ModelConfig
+from spgru.training import (
+    CheckpointError,
+    TrainConfig,
+    export,
+    load_exported,
+    load_model,
+    train,
+)
+from spgru.training import checkpoint as checkpoints
+from spgru.training.checkpoint import Checkpoint
+from spgru.training.config import stored_form
+from spgru.training.model import DeepMarkovConfig
+
+Make = Callable[..., TrainConfig]
+
+
+@pytest.fixture
+def run(tiny: Make) -> Path:
+    """A run of two steps."""
+    return train(tiny(steps=2), show="none").folder
+
+
+def stored(folder: Path, config: TrainConfig, model: Any) -> Path:
+    """The folder of a checkpoint with these weights."""
+    state = Checkpoint(0, stored_form(config), {}, model.state_dict(), {})
+    return checkpoints.save(folder, state).parent
+
+
+def test_weights_and_configuration_survive(run: Path, tmp_path: Path) -> None:
+    path = export(run, tmp_path / "shared" / "weights.safetensors")
+    before, after = load_model(run), load_model(path)
+    assert (after.config.model, after.step) == (before.config.model, 2)
+    state = after.model.state_dict()
+    for name, tensor in before.model.state_dict().items():
+        assert torch.equal(state[name], tensor), name
+    frames = MovingMNIST(2).batch(0)[:10]
+    assert torch.equal(load_exported(path).predict(frames).var, before.model.predict(frames).var)
+    assert not load_exported(path).training
+    # No optimiser: one third of a checkpoint, which has two moments beside every weight.
+    checkpoint = run / "checkpoints" / "step-00000002.safetensors"
+    assert path.stat().st_size < 0.36 * checkpoint.stat().st_size
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    assert json.loads(metadata["config"])["model"]["hidden_size"] == 8
+    assert metadata["precision"] == "float32"
+
+
+@pytest.mark.parametrize("hidden_size", [8, 64])
+def test_halves_change_predictions_little(tiny: Make, tmp_path: Path, hidden_size: int) -> None:
+    config = tiny(model=ModelConfig(hidden_size=hidden_size), steps=3)
+    folder = train(config, show="none").folder
+    whole = export(folder, tmp_path / "whole.safetensors")
+    half = export(folder, tmp_path / "half.safetensors", "float16")
+    assert half.stat().st_size < 0.51 * whole.stat().st_size
+    frames = MovingMNIST(2).batch(0)[:10]
+    exact, rounded = load_exported(whole).predict(frames), load_exported(half).predict(frames)
+    # Means lie between 0 and 1; measured 1e-4, and 0.3 % of the variance.
+    assert (rounded.mean - exact.mean).abs().max() < 2e-4
+    assert ((rounded.var - exact.var).abs() / exact.var).max() < 5e-3
+
+
+def test_halves_keep_certain_weights_and_refuse_what_is_too_large(
+    tiny: Make, tmp_path: Path
+) -> None:
+    config = tiny()
+    model = load_model(train(config, max_seconds=0, show="none").folder).model
+    weight = model.get_submodule("encoder.rnn.weight_ih_l0")
+    weight.log_var.data[0] = -torch.inf
+    source = stored(tmp_path / "certain", config, model)
+    half = load_exported(export(source, tmp_path / "half.safetensors", "float16"))
+    assert bool((half.encoder.rnn.weight_ih_l0.log_var[0] == -torch.inf).all())
+    assert bool(half.encoder.rnn.weight_ih_l0.log_var[1].isfinite().all())
+    weight.mean.data[0, 0] = 1e5
+    source = stored(tmp_path / "large", config, model)
+    with pytest.raises(CheckpointError, match=r"weight_ih_l0\.mean has values beyond float16"):
+        export(source, tmp_path / "large.safetensors", "float16")
+    assert not (tmp_path / "large.safetensors").exists()
+
+
+def test_counts_stay_whole_numbers(tiny: Make, tmp_path: Path) -> None:
+    config = tiny(model=DeepMarkovConfig(state_size=4, hidden_size=4), steps=3)
+    folder = train(config, show="none").folder
+    model = load_exported(export(folder, tmp_path / "w.safetensors", "float16"))
+    assert model.annealed_steps.dtype == torch.int64
+    assert int(model.annealed_steps) == 3
+
+
+def test_every_source_is_understood(run: Path, tmp_path: Path) -> None:
+    path = export(run, tmp_path / "w.safetensors")
+    folder = run / "checkpoints"
+    sources = [run, folder, folder / "step-00000002.json", folder / "step-00000002.safetensors"]
+    expected = load_exported(path).state_dict()
+    for source in (*sources, path, export(path, tmp_path / "again.safetensors")):
+        loaded = load_model(source)
+        assert loaded.step == 2
+        for name, tensor in loaded.model.state_dict().items():
+            assert torch.equal(expected[name], tensor)
+    assert load_model(folder / "step-00000000.json").step == 0
+
+
+def test_an_old_file_is_not_overwritten_by_accident(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_text("precious")
+    with pytest.raises(CheckpointError, match="exists; remove it, choose another name"):
+        export(run, path)
+    assert path.read_text() == "precious"
+    export(run, path, overwrite=True)
+    load_exported(path)
+    with pytest.raises(CheckpointError, match=r"must end in \.safetensors"):
+        export(run, tmp_path / "weights.bin")
+    with pytest.raises(ValueError, match="precision must be one of"):
+        export(run, tmp_path / "x.safetensors", "bfloat16")  # type: ignore[arg-type]
+
+
+def test_damage_is_found(run: Path, tmp_path: Path) -> None:
+    path = export(run, tmp_path / "w.safetensors")
+    data, rng = path.read_bytes(), random.Random(0)
+    header = 8 + int.from_bytes(data[:8], "little")
+    for _ in range(20):
+        damaged = bytearray(data)
+        damaged[rng.randrange(header, len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"is damaged \(SHA-256 differs\)"):
+            load_exported(path)
+    for cut in (0, 5, header - 3, len(data) - 1):
+        path.write_bytes(data[:cut])
+        with pytest.raises(CheckpointError, match="is damaged, or no safetensors file"):
+            load_exported(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing", "missing does not exist; give the folder of a run"),
+        ("empty", "there is no checkpoint in .*empty; train first"),
+        ("text.yaml", r"text\.yaml is damaged, or no safetensors file"),
+        ("text.json", r"text\.json is no checkpoint of this version"),
+        ("foreign.safetensors", "is no export of this version"),
+    ],
+)
+def test_other_things_are_refused(tmp_path: Path, name: str, message: str) -> None:
+    import safetensors.torch
+
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.yaml").write_text("steps: 3")
+    (tmp_path / "text.json").write_text("{}")
+    (tmp_path / "foreign.safetensors").write_bytes(safetensors.torch.save({"a": torch.ones(2)}))
+    with pytest.raises(CheckpointError, match=message):
+        load_model(tmp_path / name)
+
+
+def test_shapes_that_do_not_fit_their_configuration(tiny: Make, run: Path, tmp_path: Path) -> None:
+    other = tiny(model=ModelConfig(hidden_size=4))
+    source = stored(tmp_path / "mixed", other, load_model(run).model)
+    with pytest.raises(CheckpointError, match=r"has encoder.* of shape \(24, 4096\), but .*\(12, "):
+        load_model(source)
+
+
+def test_a_configuration_of_another_version(tiny: Make, run: Path, tmp_path: Path) -> None:
+    config = stored_form(tiny()) | {"novelty": 3}
+    state = Checkpoint(0, config, {}, load_model(run).model.state_dict(), {})
+    path = checkpoints.save(tmp_path / "newer", state)
+    with pytest.raises(CheckpointError, match=r"is of another version \(novelty is no field"):
+        load_model(path)
