@@ -229,6 +229,28 @@ def test_any_failing_call_leaves_the_old_checkpoint(
     assert len(names(tmp_path)) == 2
 
 
+def test_bytes_reach_the_disk_before_their_name_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power failure would show: contents synced, then renamed, then the folder synced."""
+    calls: list[str] = []
+
+    def noting(name: str) -> Any:
+        real = getattr(os, name)
+
+        def call(first: Any, *rest: Any) -> Any:
+            calls.append(f"{name} folder" if first == tmp_path else name)
+            return real(first, *rest)
+
+        return call
+
+    for name in ("open", "write", "fsync", "close", "replace"):
+        monkeypatch.setattr(storage.os, name, noting(name))
+    storage.write_whole(tmp_path / "file", b"bytes")
+    into_file = ["open", "write", "fsync", "close", "replace"]
+    assert calls == [*into_file, "open folder", "fsync", "close"]
+
+
 def test_a_lying_disk_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints.save(tmp_path, make(1))
     real = os.write

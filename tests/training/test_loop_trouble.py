@@ -26,6 +26,8 @@ from spgru.training import (
 )
 from spgru.training import checkpoint as checkpoints
 from spgru.training import loop as loop_module
+from spgru.training.distributed import Processes
+from spgru.training.run import Run
 
 Make = Callable[..., TrainConfig]
 Newest = Callable[[Path | str], dict[str, bytes]]
@@ -116,16 +118,26 @@ def test_a_loss_that_is_no_number_never_reaches_a_checkpoint(
         nonlocal calls
         calls += 1
         loss = real(self, frames)
-        return loss if calls < 4 else loss._replace(total=loss.total * math.nan)
+        return loss if calls < 3 else loss._replace(total=loss.total * math.nan)
 
     monkeypatch.setattr(loop_module.LossModule, "forward", broken)
     for log_every in (1, 100):
         calls = 0
         config = tiny(log_every=log_every, output=f"{tiny().output}{log_every}")
-        with pytest.raises(TrainingError, match="not finite at step 4; the checkpoints before are"):
+        with pytest.raises(TrainingError, match="not finite at step 3; the checkpoints before are"):
             train(config, show="none")
         assert checkpoints.saved_steps(Path(config.output) / "checkpoints") == [0, 2]
         assert not any(p.isnan().any() for p in load_model(config.output).model.parameters())
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tiny: Make) -> None:
+    """The last guard, for a GPU, whose losses are looked at now and then only."""
+    run = Run(tiny(), Processes(0, 1, torch.device("cpu"), False), resume=False)
+    next(run.model.parameters()).data[0] = math.nan
+    run.step = 2
+    with pytest.raises(TrainingError, match="not finite at step 2"):
+        run.save()
+    assert checkpoints.saved_steps(run.checkpoints) == [0]
 
 
 @pytest.mark.parametrize(
@@ -158,3 +170,5 @@ def test_extras_are_named_before_training(tiny: Make, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'spgru\[tensorboard\]'"):
         train(tiny(tensorboard=True), show="none")
+    # A start that came to nothing is not in the way of the next, whatever its configuration.
+    assert train(tiny(seed=5), show="none").step == 6

@@ -118,7 +118,7 @@ class TrainConfig:
         precision: `"float32"`; `"tf32"`, float32 that a GPU may multiply in TF32 (on a CPU the
             same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32
         cuda_graph: capture the whole step in a CUDA graph; `"auto"` does on one GPU
-        compile: `torch.compile` of the loss
+        compile: `torch.compile` of the loss; unrolled over time, it takes minutes to start
         output: folder of checkpoints, metrics and images
         checkpoint_every: steps between checkpoints; the last step is always kept
         keep: checkpoints to keep

@@ -119,6 +119,9 @@ class _Loop:
             # Cloned, because a replayed graph writes to the same place again.
             last = self.advance(next(run.data), rate).clone()
             run.step += 1
+            # Looking is free on the CPU; elsewhere it has to wait for the log or a checkpoint.
+            if last.device.type == "cpu" and not bool(last.isfinite().all()):
+                raise run.diverged()
             interval.append(last)
             if self._is_due(config.log_every):
                 self._log(progress, interval, rate)

@@ -49,8 +49,6 @@ class Run:
         # Built on the CPU, so that a seed means the same weights on every device.
         torch.manual_seed(config.seed)
         self.model = build(config.model)
-        if config.initial is not None:
-            load_weights(self.model, config.initial)
         self.model.to(group.device)
         self.optimizer = make_optimizer(self.model, config.optimizer, group.device)
         self.step = 0
@@ -87,15 +85,17 @@ class Run:
     def _open(self, resume: bool) -> None:
         """Load the run to continue, or make sure that a new one can be kept."""
         saved = checkpoints.saved_steps(self.checkpoints)
-        if saved and not resume:
+        if any(saved) and not resume:  # at step 0 there is nothing to lose
             raise ConfigError(
                 f"{self.folder} already holds a run (step {saved[-1]}); continue it with --resume, "
                 "or choose another output"
             )
         checkpoints.clean(self.checkpoints)
-        if saved:
+        if saved and resume:
             self._load(checkpoints.load_newest(self.checkpoints))
         else:
+            if self.config.initial is not None:
+                load_weights(self.model, self.config.initial)
             # Before any work is done, so that none is lost if it cannot be kept.
             self.save()
         text = json.dumps(to_mapping(self.config), indent=2) + "\n"
