@@ -260,8 +260,7 @@ def test_ten_thousand_steps(name: str, options: dict[str, Any], full: bool) -> N
     layer = getattr(spgru, name)(3, 4, **options)
     double = getattr(spgru, name)(3, 4, dtype=torch.float64, **options)
     double.load_state_dict(layer.state_dict())
-    x = torch.rand(1 if options.get("batch_first") else steps, 1, 3)
-    x = x.expand(1, steps, 3) if options.get("batch_first") else x
+    x = torch.rand(1, steps, 3) if options.get("batch_first") else torch.rand(steps, 1, 3)
     results = []
     for module, value in ((layer, x), (double, x.double())):
         output = module(value)[0]
