@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 
 import spgru.functional as F
 from oracles import assert_monte_carlo, draw, gaussian_moments, mpmath_moments, random_moments
@@ -72,6 +73,15 @@ def test_no_seam_at_the_handover(name: str) -> None:
         assert (a - b).abs().max() < 2e-6  # measured 1.2e-6
     for a, b in zip(slopes, other_slopes, strict=True):
         assert (a - b).abs().max() < 1e-4  # measured 6e-5, of slopes up to 0.6
+
+
+def test_the_relative_seam_of_saturated_units_is_as_documented() -> None:
+    """docs/mathematics.md: at mean -10, 1e-8 below the hand-over and 1.5e-7 above it."""
+    mean = torch.tensor([-10.0, -10.0], dtype=torch.float64)
+    var = torch.tensor([1.0, 1.0 + 1e-6], dtype=torch.float64)
+    below, above = F.sigmoid(Moments(mean, var)).var.tolist()
+    assert below == pytest.approx(1e-8, rel=0.05)
+    assert above == pytest.approx(1.5e-7, rel=0.05)
 
 
 @both
@@ -258,3 +268,15 @@ class TestPaper:
         x = Moments(mean, torch.zeros_like(mean))
         assert F.sigmoid(x, rule="paper").var.max().item() == pytest.approx(0.027, abs=5e-4)
         assert F.tanh(x, rule="paper").var.max().item() == pytest.approx(0.108, abs=5e-4)
+
+    def test_errors_of_the_two_printed_omegas(self) -> None:
+        """docs/errata.md: 0.027 with the main text's omega, 0.13 with the appendix's half."""
+        zeta2, nu, omega = math.pi / 8, 4 - 2 * math.sqrt(2), -math.log(math.sqrt(2) + 1)
+        for shift, largest in ((omega, 0.027), (omega / 2, 0.13)):
+            worst = 0.0
+            for std in np.geomspace(1e-3, 100, 40):
+                _, true_var = gaussian_moments("sigmoid", MEANS, std)
+                mean = expit(MEANS / np.sqrt(1 + zeta2 * std**2))
+                square = expit(nu * (MEANS + shift) / np.sqrt(1 + zeta2 * nu**2 * std**2))
+                worst = max(worst, np.abs(square - mean**2 - true_var).max())
+            assert worst == pytest.approx(largest, abs=5e-4)

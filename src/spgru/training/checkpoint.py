@@ -21,6 +21,7 @@ from typing import Any
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
 from torch import Tensor
 
 from spgru.training.storage import remove_leftovers, sha256, sync_folder, write_whole
@@ -199,7 +200,7 @@ def load(path: Path) -> Checkpoint:
             f"{tensors_path} is damaged ({len(data)} bytes of {entry['bytes']}, SHA-256 differs)"
         )
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = read_tensors(data)
     except SafetensorError as error:  # only where someone rewrote the JSON to match
         raise CheckpointError(f"{tensors_path} is no safetensors file ({error})") from error
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
 from torch import Tensor
 
 from spgru.checks import check_choice
@@ -138,7 +139,7 @@ def _stored(source: Path) -> Checkpoint:
 def _read_export(path: Path) -> Checkpoint:
     try:
         data = path.read_bytes()
-        tensors = safetensors.torch.load(data)
+        tensors = read_tensors(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
