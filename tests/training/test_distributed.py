@@ -47,7 +47,9 @@ def torchrun(config: TrainConfig, *program: str, restarts: int = 0) -> str:
 @pytest.fixture
 def joint(tiny: Make) -> TrainConfig:
     """A divergence heavy enough to be missed, or noticed twice."""
-    return tiny(objective=Objective(beta=300.0), batch_size=4, steps=8, checkpoint_every=3)
+    return tiny(
+        objective=Objective(beta=300.0), batch_size=4, steps=8, mean_steps=2, checkpoint_every=3
+    )
 
 
 def test_two_processes_are_one_and_survive_the_death_of_either(
@@ -61,7 +63,7 @@ def test_two_processes_are_one_and_survive_the_death_of_either(
     rows = read_metrics(one.folder), read_metrics(tmp_path / "pair")
     assert [row["step"] for row in rows[1]] == list(range(1, 9))
     for single, double in zip(*rows, strict=True):
-        assert single["kl"] * 300e-5 > 0.2 * single["total"]
+        assert single["step"] <= joint.mean_steps or single["kl"] * 300e-5 > 0.2 * single["total"]
         for part in ("total", "nll", "kl", "grad_norm"):
             # The mean of two halves is rounded differently; measured 9e-8.
             assert double[part] == pytest.approx(single[part], rel=1e-6), part

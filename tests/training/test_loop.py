@@ -13,6 +13,7 @@ import torch
 
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
+from spgru.nn.weight import at_mean
 from spgru.objectives import Objective
 from spgru.training import (
     CheckpointError,
@@ -76,8 +77,9 @@ def test_the_loop_is_the_plain_loop_of_torch(tiny: Make) -> None:
         {"model": DeepMarkovConfig(state_size=4, hidden_size=8, anneal_steps=5)},
         {"precision": "bfloat16", "optimizer": OptimizerConfig("adamw", weight_decay=0.1)},
         {"data": DataConfig(path="controlled", digits=1, noise=0.3)},
+        {"mean_steps": 3, "optimizer": OptimizerConfig(spread_rate=5.0)},
     ],
-    ids=["gru", "convolutional", "dropout", "deep-markov", "bfloat16-adamw", "noise"],
+    ids=["gru", "convolutional", "dropout", "deep-markov", "bfloat16-adamw", "noise", "means"],
 )
 def test_resuming_is_never_having_stopped(
     tiny: Make, newest: Newest, tmp_path: Path, changes: dict[str, Any]
@@ -96,6 +98,33 @@ def test_resuming_is_never_having_stopped(
     # And once more: nothing is left to do, nothing changes.
     assert train(pieces, resume=True, show="none").losses == {}
     assert newest(pieces.output) == newest(whole.output)
+
+
+def test_means_are_trained_first_as_a_plain_network(tiny: Make) -> None:
+    """By hand: cross entropy of the plain network, then the objective, at a rate of its own."""
+    config = tiny(mean_steps=4, optimizer=OptimizerConfig(lr=2e-3, spread_rate=5.0))
+    torch.manual_seed(config.seed)
+    model = build(config.model)
+    spreads = [p for name, p in model.named_parameters() if name.endswith("log_var")]
+    others = [p for name, p in model.named_parameters() if not name.endswith("log_var")]
+    optimizer = torch.optim.Adam([{"params": others}, {"params": spreads}], foreach=False)
+    data, initial = MovingMNIST(config.batch_size, seed=config.seed), spreads[0].detach().clone()
+    for step in range(config.steps):
+        rate = 2e-3 * 0.5 * (1 + math.cos(math.pi * step / 6))
+        optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = rate, 5 * rate
+        optimizer.zero_grad()
+        if step < 4:
+            with at_mean(model):
+                loss = model.loss(next(data), Objective("cross_entropy"))
+        else:
+            assert step > 4 or torch.equal(spreads[0], initial)
+            loss = model.loss(next(data), config.objective)
+        loss.total.backward()
+        optimizer.step()
+    assert not torch.equal(spreads[0], initial)
+    trained = train(config, show="none").model
+    for name, parameter in model.named_parameters():
+        assert torch.equal(trained.get_parameter(name), parameter), name
 
 
 def test_drawing_and_validating_change_nothing(tiny: Make, newest: Newest, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class ConvGRUCell(Layer):
         if tuple(hx.shape) != shape:
             raise ValueError(f"hx has shape {tuple(hx.shape)} but x asks for {shape}")
         state = self._enter(hx)
-        if isinstance(state, Tensor) and not self._weights()["weight_hh"].is_sampled:
+        if isinstance(state, Tensor) and not self._weights()["weight_hh"].is_certain:
             state = certain(state)
         output, (final,), neurons = self._run(
             _channels_last(self._enter(x)), (_channels_last(state),)

@@ -100,11 +100,11 @@ class Layer(nn.Module):
         self.family.check_support(name, value)
 
     def _enter(self, value: Any) -> Any:
-        """While weights are drawn, so is what enters: neurons are plain numbers then."""
+        """While weights are numbers, so is what enters: neurons are plain numbers then."""
         weight = next(iter(self._weights().values()))
-        if not weight.is_sampled or isinstance(value, Tensor):
+        if not weight.is_certain or isinstance(value, Tensor):
             return value
-        return weight.draw_like(value)
+        return weight.like_weights(value)
 
     def _leave(self, value: Any) -> Any:
         return certain(value) if isinstance(value, Tensor) else value

@@ -13,14 +13,15 @@ from spgru.checks import values_are_checked
 from spgru.families import Family, Parameterization
 from spgru.moments import Moments
 
-__all__ = ["Weight", "named_weights", "parameter_groups", "sampling"]
+__all__ = ["Weight", "at_mean", "named_weights", "parameter_groups", "sampling"]
 
 
 class Weight(nn.Module):
     """A tensor of independent random weights of one family.
 
     Stored are the family's raw parameters (for the Gaussian by moments, `mean` and `log_var`);
-    calling the object gives the moments, or a draw while `sampling` is active.
+    calling the object gives the moments, a draw while `sampling` is active, or the mean within
+    `at_mean`.
 
     Args:
         shape: shape of the tensor
@@ -47,7 +48,7 @@ class Weight(nn.Module):
         self.family, self.parameterization, self.std = family, parameterization, std
         self._generator: torch.Generator | None = None
         self._draw: Tensor | None = None
-        self._redraw = False
+        self._redraw = self._at_mean = False
         initial = self._initial(torch.empty(0, device=device, dtype=dtype))
         for name, raw in family.to_raw(initial, parameterization).items():
             self.register_parameter(name, nn.Parameter(raw))
@@ -87,17 +88,22 @@ class Weight(nn.Module):
     def forward(self) -> Tensor | Moments:
         if self._draw is not None:
             return self._draw
+        if self._at_mean:
+            # A stored mean is handed out as it is: no variance is worked out beside it.
+            mean = self._parameters.get("mean")
+            return self.moments().mean if mean is None else mean
         if self._redraw:
             return self.family.sample(self.moments(), self._generator)
         return self.moments()
 
     @property
-    def is_sampled(self) -> bool:
-        return self._redraw or self._draw is not None
+    def is_certain(self) -> bool:
+        """Whether the weight is now one number, drawn or its mean, and no distribution."""
+        return self._at_mean or self._redraw or self._draw is not None
 
-    def draw_like(self, moments: Moments) -> Tensor:
-        """A draw of other moments from the same stream of random numbers."""
-        return self.family.sample(moments, self._generator)
+    def like_weights(self, moments: Moments) -> Tensor:
+        """Other moments as one number each, in the way the weights are: drawn, or their mean."""
+        return moments.mean if self._at_mean else self.family.sample(moments, self._generator)
 
     @property
     def redraws_every_step(self) -> bool:
@@ -136,6 +142,23 @@ def sampling(
     finally:
         for weight in weights:
             weight._generator, weight._redraw, weight._draw = None, False, None
+
+
+@contextmanager
+def at_mean(module: nn.Module) -> Iterator[None]:
+    """Within this context the module is a plain network: every weight is its mean, and certain.
+
+    It costs what a plain network costs and gives gradients of the means, so training can begin
+    here and turn to the variances later. Outputs have variance 0.
+    """
+    weights = [weight for _, weight in named_weights(module)]
+    try:
+        for weight in weights:
+            weight._at_mean = True
+        yield
+    finally:
+        for weight in weights:
+            weight._at_mean = False
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:

@@ -64,6 +64,8 @@ class OptimizerConfig:
         eps: added to the root of the square
         weight_decay: of `"adamw"`
         clip: largest norm of the gradient; null for none
+        spread_rate: factor of the learning rate for the log-variances of weights, which have
+            farther to go than means: from narrow to as wide as the prior
     """
 
     name: Literal["adam", "adamw"] = "adam"
@@ -73,9 +75,16 @@ class OptimizerConfig:
     eps: float = 1e-8
     weight_decay: float = 0.0
     clip: float | None = None
+    spread_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+        _at_least(
+            0,
+            lr=self.lr,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            spread_rate=self.spread_rate,
+        )
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number in [0, 1)")
@@ -112,6 +121,8 @@ class TrainConfig:
     Args:
         batch_size: sequences in a step, over all processes together
         steps: of the optimiser
+        mean_steps: how many of them, from the first, train the means of the weights alone, with
+            cross entropy as a plain network, at a plain network's price; the rest train all
         seed: of initial weights, data and everything drawn
         initial: weights to start from: a run's folder, a checkpoint or an exported file
         device: `"auto"` takes a GPU where there is one; `"cpu"`, `"cuda"`, `"cuda:1"`
@@ -136,6 +147,7 @@ class TrainConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     batch_size: int = 64
     steps: int = 1000
+    mean_steps: int = 0
     seed: int = 0
     initial: str | None = None
     device: str = "auto"
@@ -168,6 +180,15 @@ class TrainConfig:
             raise ValueError(
                 f"schedule.warmup is {self.schedule.warmup} but steps is {self.steps}; "
                 "warm up within the run"
+            )
+        if not 0 <= self.mean_steps <= self.steps:
+            raise ValueError(
+                f"mean_steps is {self.mean_steps}; give a number from 0 to steps, {self.steps}"
+            )
+        if self.mean_steps and not isinstance(self.model, ModelConfig):
+            raise ValueError(
+                f"mean_steps is {self.mean_steps}, but a model of kind {self.model.kind!r} has no "
+                "random weights; set it to 0"
             )
 
 

@@ -57,12 +57,18 @@ class Processes:
             )
         return batch_size // self.count
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """The module with gradients averaged over the processes."""
+    def wrap(self, module: nn.Module, some_unused: bool = False) -> nn.Module:
+        """The module with gradients averaged over the processes.
+
+        Args:
+            some_unused: whether some parameters take no part in its output
+        """
         if self.count == 1:
             return module
         devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(module, devices, gradient_as_bucket_view=True)
+        return DistributedDataParallel(
+            module, devices, gradient_as_bucket_view=True, find_unused_parameters=some_unused
+        )
 
     def mean(self, values: Tensor) -> Tensor:
         """Of the processes' values."""

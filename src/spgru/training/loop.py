@@ -23,7 +23,14 @@ from spgru.training.interrupt import OUT_OF_TIME, Stop, watching
 from spgru.training.progress import Progress, Show
 from spgru.training.run import Run
 from spgru.training.schema import ConfigError
-from spgru.training.step import GraphStep, LossModule, Step, learning_rate, multiplying
+from spgru.training.step import (
+    GraphStep,
+    LossModule,
+    MeanLossModule,
+    Step,
+    learning_rate,
+    multiplying,
+)
 
 __all__ = ["Result", "train"]
 
@@ -92,11 +99,16 @@ class _Loop:
     def __init__(self, run: Run, stop: Stop) -> None:
         self.run, self.stop = run, stop
         self.config, self.group = run.config, run.group
+        self.means_only = run.step < run.config.mean_steps
         self.advance = self._make_step()
 
     def _make_step(self) -> Step:
         config, group = self.config, self.group
-        module: Any = LossModule(self.run.model, config.objective)
+        module: Any = (
+            MeanLossModule(self.run.model)
+            if self.means_only
+            else LossModule(self.run.model, config.objective)
+        )
         if config.compile:
             module = torch.compile(module)
         possible = group.device.type == "cuda" and group.count == 1
@@ -106,7 +118,9 @@ class _Loop:
                 f"{group.count} on {group.device.type}; set it to auto"
             )
         kind = GraphStep if possible and config.cuda_graph != "never" else Step
-        return kind(group.wrap(module), self.run.optimizer, config.precision, config.optimizer.clip)
+        # Variances take no part in the beginning, and have no gradient to wait for.
+        wrapped = group.wrap(module, some_unused=self.means_only)
+        return kind(wrapped, self.run.optimizer, config.precision, config.optimizer.clip)
 
     def go(self, progress: Progress | None) -> Result:
         """All steps that are left; only the first process has a `progress`."""
@@ -114,6 +128,9 @@ class _Loop:
         kept, last = run.step, torch.zeros(0)
         interval: list[Tensor] = []
         while run.step < config.steps and not reason:
+            if self.means_only and run.step >= config.mean_steps:
+                self.means_only = False
+                self.advance = self._make_step()
             self._seed()
             rate = learning_rate(config.optimizer.lr, config.schedule, run.step, config.steps)
             # Cloned, because a replayed graph writes to the same place again.

@@ -10,10 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from spgru.nn.weight import at_mean
 from spgru.objectives import Loss, Objective
 from spgru.training.config import OptimizerConfig, ScheduleConfig
 
-__all__ = ["GraphStep", "LossModule", "Step", "learning_rate", "make_optimizer", "multiplying"]
+__all__ = [
+    "GraphStep", "LossModule", "MeanLossModule", "Step", "learning_rate",
+    "make_optimizer", "multiplying",
+]  # fmt: skip
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -35,27 +39,36 @@ def make_optimizer(
     """Adam or AdamW, its moments there from the start so that a checkpoint always has them all."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
+    spreads: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        # A log-variance that decays to 0 is a variance that grows to 1.
-        decays = parameter.ndim > 1 and not name.endswith("log_var")
-        (decayed if decays else plain).append(parameter)
+        if name.endswith("log_var"):
+            # A log-variance that decays to 0 would be a variance that grows to 1.
+            spreads.append(parameter)
+        else:
+            (decayed if parameter.ndim > 1 else plain).append(parameter)
     on_gpu = device.type == "cuda"
     options: dict[str, Any] = {
-        # A tensor on a GPU, where a captured step reads it anew at every replay.
-        "lr": torch.tensor(config.lr, device=device) if on_gpu else config.lr,
         "betas": (config.beta1, config.beta2),
         "eps": config.eps,
         "capturable": on_gpu,
         "fused": on_gpu,
         "foreach": False,
     }
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
+
+    def rate(factor: float) -> Any:
+        # A tensor on a GPU, where a captured step reads it anew at every replay.
+        return torch.tensor(factor * config.lr, device=device) if on_gpu else factor * config.lr
+
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": config.weight_decay, "factor": 1.0},
+        {"params": plain, "weight_decay": 0.0, "factor": 1.0},
+        {"params": spreads, "weight_decay": 0.0, "factor": config.spread_rate},
     ]
+    for group in groups:
+        group["lr"] = rate(group["factor"])
     kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
     optimizer = kind([group for group in groups if group["params"]], **options)
-    for parameter in (*decayed, *plain):
+    for parameter in (*decayed, *plain, *spreads):
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=device if on_gpu else "cpu"),
             "exp_avg": torch.zeros_like(parameter),
@@ -88,6 +101,17 @@ class LossModule(nn.Module):
         return self.model.loss(frames, self.objective)  # type: ignore[operator, no-any-return]
 
 
+class MeanLossModule(LossModule):
+    """The cross entropy of the plain network that the means of the weights make up."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, Objective("cross_entropy"))
+
+    def forward(self, frames: Tensor) -> Loss:
+        with at_mean(self.model):
+            return super().forward(frames)
+
+
 class Step:
     """Call with frames and learning rate; `names` and the returned vector are the loss's parts."""
 
@@ -110,10 +134,11 @@ class Step:
 
     def _set_rate(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
+            rate = lr * group["factor"]
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
+                group["lr"].fill_(rate)
             else:
-                group["lr"] = lr
+                group["lr"] = rate
 
     def _run(self, frames: Tensor) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,47 @@
+"""Networks that run on the means of their weights alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import spgru
+from spgru import Moments
+from spgru.models import Predictor
+from spgru.nn.weight import at_mean
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+def test_it_is_the_network_of_torch_with_its_gradients(name: str) -> None:
+    layer = getattr(spgru, name)(5, 7, num_layers=2, weight_std=0.2)
+    plain = layer.to_torch()
+    x = torch.randn(6, 3, 5)
+    with at_mean(layer):
+        # What is uncertain on the way in counts by its mean too.
+        output, _ = layer(Moments(x, torch.rand_like(x)))
+    expected, _ = plain(x)
+    torch.testing.assert_close(output.mean, expected)
+    assert not output.var.any()
+    output.mean.square().sum().backward()
+    expected.square().sum().backward()
+    for key, parameter in plain.named_parameters():
+        weight = layer.get_submodule(key)
+        torch.testing.assert_close(weight.mean.grad, parameter.grad)
+        assert weight.log_var.grad is None
+    assert layer(x)[0].var.min() > 0
+
+
+def test_natural_parameters_have_a_mean_too() -> None:
+    layer = spgru.Linear(4, 3, parameterization="natural")
+    x = torch.randn(2, 4)
+    expected = layer(x).mean
+    with at_mean(layer):
+        torch.testing.assert_close(layer(x).mean, expected)
+
+
+def test_a_convolutional_model_has_no_variance_then() -> None:
+    model = Predictor(4, 2, architecture="convolutional", height=8, width=8, kernel_size=3)
+    frames = torch.rand(3, 2, 8, 8)
+    with at_mean(model):
+        assert not model(frames).future.var.any()
+    assert model(frames).future.var.min() > 0
