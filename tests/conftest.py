@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+
+# Read by Triton when it is imported: without a GPU its kernels run in an interpreter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -51,7 +51,8 @@ def lerp(start: Value, end: Value, weight: Value, rule: Rule = "exact") -> Value
     """
     start, end, weight = promote(start, end, weight)
     if isinstance(start, Tensor):
-        return torch.lerp(start, end, weight)
+        # Under autocast gates come in 16 bits and the state in 32, which `torch.lerp` refuses.
+        return start + weight * (end - start)
     difference = end.mean - start.mean
     mean = start.mean + weight.mean * difference
     if rule == "paper":

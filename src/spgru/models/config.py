@@ -34,6 +34,9 @@ class ModelConfig:
         rule: `"exact"`, or `"paper"` for the printed formulas
         weight_std: standard deviation of every weight at the start; None for a tenth of the range
             that `torch.nn` draws weights from (0.1 / sqrt(hidden_size) for the recurrent layers)
+        initial_logit: mean of the readout's bias at the start. The logit of the frames' mean
+            brightness, -3 for Moving MNIST, keeps a network from learning darkness first, which
+            may saturate it for good
         patch_size: of a convolutional model: this many pixels squared become one position
         kernel_size: of a convolutional model, odd
     """
@@ -50,6 +53,7 @@ class ModelConfig:
     family: Literal["gaussian"] = "gaussian"
     rule: Rule = "exact"
     weight_std: float | None = None
+    initial_logit: float = 0.0
     patch_size: int = 4
     kernel_size: int = 5
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spgru.checks import check_choice
 from spgru.functional import Affine
 from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.layer import Layer, Options, Record
-from spgru.recurrent import Neurons, gru_step, gru_step_reset_before, scan
+from spgru.recurrent import BACKENDS, Backend, Scan, run_gru
+from spgru.recurrent.kernels.products import add_bias
 
 __all__ = ["ConvGRU", "ConvGRUCell"]
 
@@ -37,8 +38,9 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(*batch, height, width, I) -> (*batch, height, width, O), the size kept."""
     *batch, height, width, channels = x.shape
     images = x.reshape(-1, height, width, channels).movedim(-1, 1)
-    output = F.conv2d(images, weight, bias, padding=weight.shape[-1] // 2).movedim(1, -1)
-    return output.reshape(*batch, height, width, len(weight))
+    output = F.conv2d(images, weight, padding=weight.shape[-1] // 2).movedim(1, -1)
+    output = output.reshape(*batch, height, width, len(weight))
+    return output if bias is None else add_bias(output, bias)
 
 
 class ConvGRUCell(Layer):
@@ -53,6 +55,7 @@ class ConvGRUCell(Layer):
         hidden_channels: of the state
         kernel_size: odd
         reset_after: see `spgru.GRU`
+        backend: see `spgru.GRU`
 
     For the others see `spgru.nn.Layer`.
     """
@@ -68,9 +71,12 @@ class ConvGRUCell(Layer):
         dtype: torch.dtype | None = None,
         *,
         reset_after: bool = True,
+        backend: Backend = "auto",
         **options: Unpack[Options],
     ) -> None:
         super().__init__(device, dtype, **options)
+        check_choice("backend", backend, BACKENDS)
+        self.backend = backend
         if in_channels < 0 or hidden_channels < 1:
             raise ValueError(
                 f"in_channels is {in_channels} and hidden_channels {hidden_channels}; they must be "
@@ -139,7 +145,7 @@ class ConvGRUCell(Layer):
             self._records.append(Record("", laid_out, 0))
         return self._leave(_channels_first(output)), self._leave(_channels_first(final))
 
-    def _run(self, x: Any, state: tuple[Any]) -> tuple[Any, tuple[Any, ...], Neurons[Any]]:
+    def _run(self, x: Any, state: tuple[Any]) -> Scan:
         if x.shape[0] > 1 and self._weights()["weight_hh"].redraws_every_step:
             outputs, history = [], []
             for t in range(x.shape[0]):
@@ -148,9 +154,10 @@ class ConvGRUCell(Layer):
                 history.append(neurons)
             joined = {name: cat([step[name] for step in history]) for name in history[0]}
             return cat(outputs), state, joined
-        hidden = self._affine("hh")
-        record = self._records is not None
-        return scan(self._step(hidden), self._inputs(x), state, record=record)
+        return run_gru(
+            self._inputs(x), state, self._affine("hh"), self.reset_after, self.family, self.rule,
+            self.backend, _convolve, record=self._records is not None,
+        )  # fmt: skip
 
     def _affine(self, part: str) -> Affine:
         # In the memory format of the images once, and not again at every step.
@@ -167,18 +174,6 @@ class ConvGRUCell(Layer):
             return bias.expand(shape)
         return Moments(bias.mean.expand(shape), bias.var.expand(shape))
 
-    def _step(self, hidden: Affine) -> Any:
-        options = {"family": self.family, "rule": self.rule}
-        if self.reset_after:
-            return partial(gru_step, hidden=_convolution(hidden), **options)  # type: ignore[arg-type]
-        split, end = 2 * self.hidden_channels, 3 * self.hidden_channels
-        return partial(
-            gru_step_reset_before,
-            hidden_rz=_convolution(hidden.rows(0, split)),
-            hidden_c=_convolution(hidden.rows(split, end)),
-            **options,  # type: ignore[arg-type]
-        )
-
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
         raise TypeError("torch.nn has no convolutional GRU to convert from or to")
@@ -188,10 +183,6 @@ class ConvGRUCell(Layer):
             f"{self.in_channels}, {self.hidden_channels}, kernel_size={self.kernel_size}, "
             f"{self._options_repr()}"
         )
-
-
-def _convolution(affine: Affine) -> Any:
-    return partial(affine, weighted_sum=_convolve)
 
 
 class ConvGRU(nn.Module):

@@ -52,6 +52,7 @@ class VideoModel(nn.Module, ABC):
         family: Any = "gaussian",
         rule: Rule = "exact",
         weight_std: float | None = None,
+        initial_logit: float = 0.0,
         patch_size: int = 4,
         kernel_size: int = 5,
         device: torch.device | str | None = None,
@@ -60,7 +61,7 @@ class VideoModel(nn.Module, ABC):
         super().__init__()
         self.config = config = ModelConfig(
             self.kind, architecture, height, width, hidden_size, num_layers, cell, reset_after,
-            feedback, family, rule, weight_std, patch_size, kernel_size,
+            feedback, family, rule, weight_std, initial_logit, patch_size, kernel_size,
         )  # fmt: skip
         parts: Any = convolutional if architecture == "convolutional" else fully_connected
         factory = {"device": device, "dtype": dtype}

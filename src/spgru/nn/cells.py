@@ -14,9 +14,9 @@ from spgru.checks import check_features
 from spgru.functional import Affine
 from spgru.moments import Moments, certain
 from spgru.nn.layer import Layer, Options, Record
-from spgru.nn.recurrent import check_nonlinearity, make_gru_step, require_reset_after
+from spgru.nn.recurrent import check_nonlinearity, require_reset_after
 from spgru.nn.sequence import Step
-from spgru.recurrent import lstm_step, rnn_step
+from spgru.recurrent import lstm_step, make_gru_step, rnn_step
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
 

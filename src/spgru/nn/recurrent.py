@@ -6,14 +6,13 @@ from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spgru.checks import check_choice
 from spgru.families import Family
 from spgru.functional import Affine, Rule
-from spgru.nn.layer import Options
-from spgru.nn.sequence import Recurrent, Step
-from spgru.recurrent import gru_step, gru_step_reset_before, lstm_step, rnn_step
+from spgru.nn.sequence import Recurrent, RecurrentOptions, Step
+from spgru.recurrent import Scan, lstm_step, make_gru_step, rnn_step, run_gru
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -41,7 +40,7 @@ class GRU(Recurrent):
         dtype: torch.dtype | None = None,
         *,
         reset_after: bool = True,
-        **options: Unpack[Options],
+        **options: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
@@ -51,6 +50,20 @@ class GRU(Recurrent):
 
     def _step(self, hidden: Affine, part: str) -> Step:
         return make_gru_step(hidden, self.hidden_size, self.reset_after, self.family, self.rule)
+
+    def _over_time(
+        self,
+        inputs: Any,
+        state: tuple[Any, ...],
+        hidden: Affine,
+        part: str,
+        reverse: bool,
+        mask: Tensor | None,
+    ) -> Scan:
+        return run_gru(
+            inputs, state, hidden, self.reset_after, self.family, self.rule, self.backend,
+            reverse=reverse, mask=mask, record=self._records is not None,
+        )  # fmt: skip
 
     @classmethod
     def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
@@ -64,18 +77,6 @@ class GRU(Recurrent):
 
     def extra_repr(self) -> str:
         return super().extra_repr() + ("" if self.reset_after else ", reset_after=False")
-
-
-def make_gru_step(hidden: Affine, size: int, reset_after: bool, family: Family, rule: Rule) -> Step:
-    if reset_after:
-        return partial(gru_step, hidden=hidden, family=family, rule=rule)
-    return partial(
-        gru_step_reset_before,
-        hidden_rz=hidden.rows(0, 2 * size),
-        hidden_c=hidden.rows(2 * size, 3 * size),
-        family=family,
-        rule=rule,
-    )
 
 
 def require_reset_after(reset_after: bool) -> None:
@@ -107,7 +108,7 @@ class LSTM(Recurrent):
         proj_size: int = 0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
@@ -162,7 +163,7 @@ class RNN(Recurrent):
         bidirectional: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,

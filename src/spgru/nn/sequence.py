@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from spgru.checks import check_features
+from spgru.checks import check_choice, check_features
 from spgru.functional import Affine, dropout
 from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.layer import Layer, Options, Record
-from spgru.recurrent import Neurons, scan
+from spgru.recurrent import BACKENDS, Backend, Neurons, Scan, scan
 
-__all__ = ["Recurrent"]
+__all__ = ["Recurrent", "RecurrentOptions"]
 
 Step = Callable[[Any, tuple[Any, ...]], Neurons[Any]]
 
@@ -78,10 +78,20 @@ def _same_packing(a: PackedSequence, b: PackedSequence) -> bool:
     return a.sorted_indices is b.sorted_indices or torch.equal(a.sorted_indices, b.sorted_indices)
 
 
+class RecurrentOptions(Options, total=False):
+    """The keyword arguments of recurrent layers beyond those of `torch.nn`."""
+
+    backend: Backend
+
+
 class Recurrent(Layer):
     """Base of `GRU`, `LSTM` and `RNN`: everything but the step.
 
     The arguments before `device` are those of `torch.nn`; for the others see `spgru.nn.Layer`.
+
+    Args:
+        backend: `"reference"`, `"triton"`, or `"auto"` for the fastest that supports the case;
+            see `spgru.recurrent.backend`
     """
 
     gates: int
@@ -99,9 +109,12 @@ class Recurrent(Layer):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
         proj_size: int = 0,
+        backend: Backend = "auto",
         **options: Unpack[Options],
     ) -> None:
         super().__init__(device, dtype, **options)
+        check_choice("backend", backend, BACKENDS)
+        self.backend = backend
         for name, size in (
             ("input_size", input_size),
             ("hidden_size", hidden_size),
@@ -265,18 +278,35 @@ class Recurrent(Layer):
 
     def _run_one(
         self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
-    ) -> tuple[Any, tuple[Any, ...], Neurons[Any]]:
+    ) -> Scan:
         part = self._part(layer, reverse)
         if x.shape[0] > 1 and self._weights()[f"weight_hh_{part}"].redraws_every_step:
             return self._run_redrawing(x, state, mask, layer, reverse)
         inputs = Affine.of(self._value(f"weight_ih_{part}"), self._value(f"bias_ih_{part}"))(x)
         hidden = Affine.of(self._value(f"weight_hh_{part}"), self._value(f"bias_hh_{part}"))
-        record = self._records is not None
-        return scan(self._step(hidden, part), inputs, state, reverse, mask, record)
+        return self._over_time(inputs, state, hidden, part, reverse, mask)
+
+    def _over_time(
+        self,
+        inputs: Any,
+        state: tuple[Any, ...],
+        hidden: Affine,
+        part: str,
+        reverse: bool,
+        mask: Tensor | None,
+    ) -> Scan:
+        """All steps of one layer and direction. See `scan`."""
+        if self.backend == "triton":
+            raise ValueError(
+                f"backend='triton' is not possible: there is no kernel for {type(self).__name__}; "
+                "use backend='auto'"
+            )
+        step, record = self._step(hidden, part), self._records is not None
+        return scan(step, inputs, state, reverse, mask, record)
 
     def _run_redrawing(
         self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
-    ) -> tuple[Any, tuple[Any, ...], Neurons[Any]]:
+    ) -> Scan:
         """Step by step, since every run of one step draws its own weights."""
         outputs, history = [], []
         for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):

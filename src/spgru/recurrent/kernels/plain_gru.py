@@ -1,0 +1,147 @@
+"""The GRU of plain numbers, for weights that are drawn or held at their means.
+
+Laid out as `spgru.recurrent.kernels.gru`, without the variances. cuDNN has no convolutional GRU,
+and wants its weights in one piece of memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spgru.functional import Affine
+from spgru.recurrent.kernels.layout import BLOCK, load3, load3_shifted, store3
+from spgru.recurrent.kernels.products import Product, product_dtype, sum_of_rows
+
+__all__ = ["plain_gru_scan"]
+
+
+@triton.jit
+def _gates(x, p, bias, row, column, size: tl.constexpr, has_bias: tl.constexpr, mask):
+    """r, z, c, and the part of the candidate that r resets."""
+    xr, xz, xc = load3(x, row, column, size, mask)
+    pr, pz, pc = load3_shifted(p, bias, row, column, size, has_bias, mask)
+    r = tl.sigmoid(xr + pr)
+    z = tl.sigmoid(xz + pz)
+    return r, z, 2 * tl.sigmoid(2 * (xc + r * pc)) - 1, pc
+
+
+@triton.jit
+def _forward_kernel(
+    x, p, bias, h, new, operand,
+    count, size: tl.constexpr, has_bias: tl.constexpr, rounded: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    flat = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    mask = flat < count
+    _, z, c, _ = _gates(x, p, bias, flat // size, flat % size, size, has_bias, mask)
+    value = c + z * (tl.load(h + flat, mask, 0.0) - c)
+    tl.store(new + flat, value, mask)
+    if rounded:
+        tl.store(operand + flat, value, mask)
+
+
+@triton.jit
+def _backward_kernel(
+    x, p, bias, h,  # as they went into the step
+    out, later, later_product,  # gradients from outside and from the step after
+    x_grad, p_grad, h_grad,
+    count, size: tl.constexpr, has_bias: tl.constexpr, is_last: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    flat = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    mask = flat < count
+    row, column = flat // size, flat % size
+    r, z, c, pc = _gates(x, p, bias, row, column, size, has_bias, mask)
+    by_new = tl.load(out + flat, mask, 0.0)
+    if not is_last:
+        by_new += tl.load(later + flat, mask, 0.0)
+        by_new += tl.load(later_product + flat, mask, 0.0).to(tl.float32)
+    by_z = by_new * (tl.load(h + flat, mask, 0.0) - c) * z * (1 - z)
+    by_c = by_new * (1 - z) * (1 - c * c)
+    by_r = by_c * pc * r * (1 - r)
+    store3(x_grad, row, column, size, mask, by_r, by_z, by_c)
+    store3(p_grad, row, column, size, mask, by_r, by_z, by_c * r)
+    tl.store(h_grad + flat, by_new * z, mask)
+
+
+class _PlainGruScan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        product: Product,
+        order: range,
+    ) -> Tensor:
+        steps, *batch, _ = x.shape
+        size, low, count = h.shape[-1], weight.dtype, h.numel()
+        rounded = low != torch.float32
+        states = torch.empty(steps + 1, *batch, size, device=x.device)
+        operand = torch.empty_like(states, dtype=low) if rounded else states
+        products = torch.empty(steps, *batch, 3 * size, dtype=low, device=x.device)
+        states[0] = h
+        operand[0] = h
+        grid = (triton.cdiv(count, BLOCK),)
+        for k, t in enumerate(order):
+            product.forward(operand[k], weight, products[k])
+            _forward_kernel[grid](
+                x[t], products[k], bias, states[k], states[k + 1], operand[k + 1],
+                count, size, bias is not None, rounded, BLOCK,
+            )  # fmt: skip
+        ctx.save_for_backward(x, products, states, operand, weight, bias)
+        ctx.product, ctx.order = product, order
+        return states[1:].flip(0) if order.step < 0 else states[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, out: Tensor) -> Any:
+        x, products, states, operand, weight, bias = ctx.saved_tensors
+        product, order, out = ctx.product, ctx.order, out.contiguous()
+        count, size = states[0].numel(), states.shape[-1]
+        x_grad, p_grad = torch.empty_like(x), torch.empty_like(products)
+        h_grad = torch.empty_like(states[0])
+        by_product = h_grad
+        grid = (triton.cdiv(count, BLOCK),)
+        for k in reversed(range(len(order))):
+            t = order[k]
+            _backward_kernel[grid](
+                x[t], products[k], bias, states[k], out[t], h_grad, by_product,
+                x_grad[t], p_grad[k], h_grad,
+                count, size, bias is not None, k == len(order) - 1, BLOCK,
+            )  # fmt: skip
+            by_product = product.by_input(p_grad[k], operand[k], weight)
+        return (
+            x_grad, h_grad + by_product,
+            product.by_weight(p_grad, operand[:-1], weight),
+            None if bias is None else sum_of_rows(p_grad).float(), None, None,
+        )  # fmt: skip
+
+
+def plain_gru_scan(
+    inputs: Tensor, state: Tensor, hidden: Affine, product: Product, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """`scan` of `gru_step` for plain numbers.
+
+    Args:
+        inputs: (T, *batch, 3 H)
+        state: (*batch, H)
+        hidden: H -> 3 H, as products or convolutions
+
+    Returns:
+        the state after every step (T, *batch, H), and after the last
+    """
+    low, steps = product_dtype(hidden.weight), inputs.shape[0]
+    output = _PlainGruScan.apply(
+        inputs.contiguous(), state.float(), hidden.weight.to(low),
+        None if hidden.bias is None else hidden.bias.float(), product,
+        range(steps - 1, -1, -1) if reverse else range(steps),
+    )  # fmt: skip
+    return output, output[0 if reverse else -1]

@@ -1,0 +1,250 @@
+"""Kernels against the reference in float64, and which backend runs when.
+
+Without a GPU the kernels run in Triton's interpreter: the same code, element by element.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import spgru
+from spgru import Moments
+from spgru.families import get
+from spgru.functional import Affine, sigmoid
+from spgru.models.conv_gru import ConvGRUCell, _convolve
+from spgru.nn.weight import at_mean
+from spgru.recurrent import run_gru
+
+pytest.importorskip("triton")
+import triton
+import triton.language as tl
+
+from spgru.recurrent.kernels.logistic import logistic, logistic_with_slopes
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@triton.jit
+def _logistic_kernel(mean, var, values, slopes, count, block: tl.constexpr):
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    mask = place < count
+    m, v = tl.load(mean + place, mask, 0.0), tl.load(var + place, mask, 0.0)
+    short, long = logistic(m, v), logistic_with_slopes(m, v)
+    for k in tl.static_range(2):
+        tl.store(values + k * count + place, short[k], mask)
+    for k in tl.static_range(6):
+        tl.store(slopes + k * count + place, long[k], mask)
+
+
+def run_logistic(mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    count = len(mean)
+    values = torch.full((2, count), torch.nan, device=DEVICE)
+    slopes = torch.full((6, count), torch.nan, device=DEVICE)
+    _logistic_kernel[(triton.cdiv(count, 512),)](mean, var, values, slopes, count, 512)
+    return values, slopes
+
+
+def test_the_logistic_and_its_derivatives() -> None:
+    """Against autograd through the float64 reference, on both sides of the handover."""
+    count = 10_001
+    mean = (6 * torch.randn(count)).to(DEVICE)
+    var = (10 ** (8 * torch.rand(count) - 6)).to(DEVICE)
+    var[:50] = 0
+    values, slopes = run_logistic(mean, var)
+    m, v = mean.double().requires_grad_(), var.double().requires_grad_()
+    exact = sigmoid(Moments(m, v))
+    by = [
+        *torch.autograd.grad(exact.mean.sum(), (m, v), retain_graph=True),
+        *torch.autograd.grad(exact.var.sum(), (m, v)),
+    ]
+    expected = torch.stack([exact.mean - 0.5, exact.var, *by]).detach()
+    assert (values - slopes[:2]).abs().max() < 1e-7
+    # Rounding of float32, as measured: no approximation beyond the reference's own.
+    assert (slopes - expected).abs().max() < 3e-7
+    assert slopes[1].min() >= 0
+    assert not slopes[1, :50].any()
+    # Small variances keep their relative accuracy.
+    narrow = (var > 0) & (var < 1) & (mean.abs() < 5)
+    assert ((slopes[1] / expected[1] - 1)[narrow]).abs().max() < 5e-6
+
+
+def test_the_logistic_is_never_negative_or_lost() -> None:
+    mean = torch.linspace(-300, 300, 601, device=DEVICE).repeat(40)
+    var = torch.logspace(-30, 8, 40, device=DEVICE).repeat_interleave(601)
+    _, slopes = run_logistic(mean, var)
+    assert torch.isfinite(slopes).all()
+    assert slopes[1].min() >= 0
+    assert slopes[0].abs().max() <= 0.5
+
+
+def leaves(batch: tuple[int, ...], weight: tuple[int, ...], bias: bool) -> list[torch.Tensor]:
+    """Moments of inputs, state, weight and bias, float64, over all sizes of variance."""
+
+    def pair(*shape: int, mean: float, var: float) -> list[torch.Tensor]:
+        noise = torch.randn(2, *shape, dtype=torch.float64)
+        return [mean * noise[0], var * noise[1].exp()]
+
+    size, fan = weight[1], torch.Size(weight[1:]).numel()
+    return [
+        *pair(4, *batch, 3 * size, mean=1, var=0.3),
+        *pair(*batch, size, mean=0.5, var=0.1),
+        *pair(*weight, mean=fan**-0.5, var=0.2 / fan),
+        *(pair(3 * size, mean=0.1, var=0.01) if bias else []),
+    ]
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize(
+    ("batch", "weight", "bias"),
+    [
+        ((3,), (15, 5), True),
+        ((1,), (51, 17), False),
+        ((2, 3, 4), (9, 3, 3, 3), True),
+        ((1, 1, 5), (12, 4, 5, 5), False),
+    ],
+    ids=["matrix", "matrix-no-bias", "convolution", "convolution-no-bias"],
+)
+def test_the_gru_and_every_gradient(
+    batch: tuple[int, ...], weight: tuple[int, ...], bias: bool, reverse: bool
+) -> None:
+    start = leaves(batch, weight, bias)
+    pull = [torch.randn(4, *batch, weight[1], dtype=torch.float64) for _ in range(2)]
+    pull += [torch.randn(*batch, weight[1], dtype=torch.float64) for _ in range(2)]
+
+    def run(dtype: torch.dtype, backend: Any) -> list[torch.Tensor]:
+        inputs = [x.to(DEVICE, dtype).detach().clone().requires_grad_() for x in start]
+        hidden = Affine.of(Moments(*inputs[4:6]), Moments(*inputs[6:]) if bias else None)
+        output, (final,), _ = run_gru(
+            Moments(*inputs[:2]), (Moments(*inputs[2:4]),), hidden, True, get("gaussian"), "exact",
+            backend, _convolve if len(weight) > 2 else None, reverse,
+        )  # fmt: skip
+        results = [output.mean, output.var, final.mean, final.var]
+        pairs = zip(results, pull, strict=True)
+        sum((x * g.to(DEVICE, dtype)).sum() for x, g in pairs).backward()
+        return [*(x.detach() for x in results), *(x.grad for x in inputs)]
+
+    expected = run(torch.float64, "reference")
+    for got, truth in zip(run(torch.float32, "triton"), expected, strict=True):
+        assert (got - truth).norm() / truth.norm() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(spgru.GRU, 6, 5),
+        partial(spgru.GRU, 6, 5, bias=False, num_layers=2, bidirectional=True),
+        partial(ConvGRUCell, 6, 5, 3),
+    ],
+    ids=["matrix", "two-layers", "convolution"],
+)
+def test_plain_numbers_and_every_gradient(make: Any) -> None:
+    """Weights at their means: the kernel's gradients are those of the float64 reference."""
+    layer = make(backend="triton", device=DEVICE)
+    reference = make(backend="reference", dtype=torch.float64, device=DEVICE)
+    reference.load_state_dict(layer.state_dict())
+    is_image = isinstance(layer, ConvGRUCell)
+    shape = (4, 3, 6, 3, 4) if is_image else (4, 3, 6)
+    x = torch.randn(shape, dtype=torch.float64, device=DEVICE)
+    results = []
+    for module in (layer, reference):
+        value = x.to(next(module.parameters()).dtype).requires_grad_()
+        with at_mean(module):
+            output, final = (module.run if is_image else module)(value)
+        (output.mean * torch.linspace(-1, 1, output.mean.shape[-1], device=DEVICE)).sum().add(
+            final.mean.square().sum()
+        ).backward()
+        grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+        assert not output.var.any()
+        results.append({"output": output.mean.detach(), "x": value.grad, **grads})
+    assert results[0].keys() == results[1].keys()
+    for name, truth in results[1].items():
+        assert (results[0][name] - truth).norm() / truth.norm() < 1e-6, name
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}])
+def test_the_layer_is_the_same_with_either(options: dict[str, Any]) -> None:
+    layers = [
+        spgru.GRU(6, 5, weight_std=0.2, backend=name, device=DEVICE, **options)  # type: ignore[arg-type]
+        for name in ("reference", "triton")
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(7, 3, 6, device=DEVICE)
+    outputs = [layer(x) for layer in layers]
+    for a, b in zip(*outputs, strict=True):
+        torch.testing.assert_close(a.mean, b.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(a.var, b.var, rtol=1e-5, atol=1e-6)
+    assert torch.equal(outputs[1][0].mean, layers[1](x)[0].mean)
+
+
+def test_certain_weights_are_torch() -> None:
+    plain = torch.nn.GRU(6, 5, device=DEVICE)
+    layer = spgru.GRU.from_torch(plain, weight_std=0.0, backend="triton")
+    x = torch.randn(7, 3, 6, device=DEVICE)
+    output, _ = layer(x)
+    torch.testing.assert_close(output.mean, plain(x)[0], rtol=0, atol=1e-6)
+    assert not output.var.any()
+
+
+def test_half_precision_keeps_its_state_in_float32() -> None:
+    layer = spgru.GRU(6, 8, weight_std=0.2, backend="triton", device=DEVICE)
+    x = torch.randn(5, 3, 6, device=DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        output, _ = layer(x)
+    expected = spgru.GRU(6, 8, weight_std=0.2, backend="reference", device=DEVICE)
+    expected.load_state_dict(layer.state_dict())
+    truth, _ = expected.double()(x.double())
+    assert output.dtype == torch.float32
+    assert (output.mean - truth.mean).norm() / truth.mean.norm() < 1e-2
+    assert (output.var - truth.var).norm() / truth.var.norm() < 1e-2
+    assert output.var.min() >= 0
+    output.var.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (partial(spgru.GRU, reset_after=False), "no kernel for reset_after=False"),
+    (partial(spgru.GRU, rule="paper"), "no kernel for rule='paper'"),
+    (partial(spgru.GRU, family="gamma"), "no kernel for family='gamma'"),
+    (partial(spgru.GRU, dtype=torch.float64), "kernels compute in float32"),
+    (spgru.LSTM, "no kernel for LSTM"),
+    (spgru.RNN, "no kernel for RNN"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_what_has_no_kernel_is_refused_by_name_and_done_by_auto(make: Any, reason: str) -> None:
+    layer = make(4, 3, backend="triton")
+    x = torch.rand(2, 1, 4, dtype=next(layer.parameters()).dtype)
+    with pytest.raises(ValueError, match=f"backend='triton' is not possible: .*{reason}"):
+        layer(x)
+    layer.backend = "auto"
+    assert layer(x)[0].var.min() >= 0
+
+
+def test_packed_sequences_are_refused_and_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = spgru.GRU(4, 3, backend="triton")
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(2, 4)])
+    with pytest.raises(ValueError, match="no kernel for packed sequences"):
+        layer(packed)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="x is on cpu, and Triton needs a GPU"):
+        layer(torch.randn(2, 1, 4))
+
+
+def test_names_are_checked() -> None:
+    with pytest.raises(ValueError, match="backend"):
+        spgru.GRU(4, 3, backend="cuda")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="backend"):
+        ConvGRUCell(1, 2, backend="fast")  # type: ignore[arg-type]
+
+
+def test_recorded_neurons_are_the_references_work() -> None:
+    layer = spgru.GRU(4, 3, backend="triton", device=DEVICE)
+    x = torch.randn(5, 2, 4, device=DEVICE)
+    recorded = spgru.trace(layer, x)["l0"]["state"]
+    torch.testing.assert_close(recorded.mean, layer(x)[0].mean)
+    assert spgru.audit(layer, x, draws=3) is not None
