@@ -17,7 +17,7 @@ from spgru.families import get
 from spgru.functional import Affine, sigmoid
 from spgru.models.conv_gru import ConvGRUCell, _convolve
 from spgru.nn.weight import at_mean
-from spgru.recurrent import run_gru
+from spgru.recurrent import lstm_step, make_gru_step, rnn_step, run
 
 pytest.importorskip("triton")
 import triton
@@ -81,55 +81,85 @@ def test_the_logistic_is_never_negative_or_lost() -> None:
     assert slopes[0].abs().max() <= 0.5
 
 
-def leaves(batch: tuple[int, ...], weight: tuple[int, ...], bias: bool) -> list[torch.Tensor]:
-    """Moments of inputs, state, weight and bias, float64, over all sizes of variance."""
+def leaves(gates: int, states: int, batch: Any, weight: Any, bias: bool) -> list[torch.Tensor]:
+    """Moments of inputs, weight, bias and states, float64, over all sizes of variance."""
 
     def pair(*shape: int, mean: float, var: float) -> list[torch.Tensor]:
         noise = torch.randn(2, *shape, dtype=torch.float64)
         return [mean * noise[0], var * noise[1].exp()]
 
     size, fan = weight[1], torch.Size(weight[1:]).numel()
-    return [
-        *pair(4, *batch, 3 * size, mean=1, var=0.3),
-        *pair(*batch, size, mean=0.5, var=0.1),
+    found = [
+        *pair(4, *batch, gates * size, mean=1, var=0.3),
         *pair(*weight, mean=fan**-0.5, var=0.2 / fan),
-        *(pair(3 * size, mean=0.1, var=0.01) if bias else []),
+        *pair(gates * size, mean=0.1, var=0.01),
     ]
+    for _ in range(states):
+        found += pair(*batch, size, mean=0.5, var=0.1)
+    return found if bias else [*found[:4], *found[6:]]
+
+
+GRU_STEP = partial(make_gru_step, reset_after=True)
+
+
+def _lstm(hidden: Affine, size: int, **options: Any) -> Any:
+    return partial(lstm_step, hidden=hidden, projection=None, **options)
+
+
+def _rnn(hidden: Affine, size: int, **options: Any) -> Any:
+    return partial(rnn_step, hidden=hidden, nonlinearity="tanh", **options)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(
-    ("batch", "weight", "bias"),
+    ("kernel", "make_step", "gates", "states", "batch", "weight", "bias"),
     [
-        ((3,), (15, 5), True),
-        ((1,), (51, 17), False),
-        ((2, 3, 4), (9, 3, 3, 3), True),
-        ((1, 1, 5), (12, 4, 5, 5), False),
+        ("gru", GRU_STEP, 3, 1, (3,), (15, 5), True),
+        ("gru", GRU_STEP, 3, 1, (1,), (51, 17), False),
+        ("gru", partial(GRU_STEP, weighted_sum=_convolve), 3, 1, (2, 3, 4), (9, 3, 3, 3), True),
+        ("gru", partial(GRU_STEP, weighted_sum=_convolve), 3, 1, (1, 1, 5), (12, 4, 5, 5), False),
+        ("lstm", _lstm, 4, 2, (3,), (20, 5), True),
+        ("lstm", _lstm, 4, 2, (1,), (68, 17), False),
+        ("rnn", _rnn, 1, 1, (3,), (5, 5), True),
+        ("rnn", _rnn, 1, 1, (2,), (300, 300), False),
     ],
-    ids=["matrix", "matrix-no-bias", "convolution", "convolution-no-bias"],
+    ids=["gru", "gru-no-bias", "conv", "conv-no-bias", "lstm", "lstm-no-bias", "rnn", "rnn-wide"],
 )
-def test_the_gru_and_every_gradient(
-    batch: tuple[int, ...], weight: tuple[int, ...], bias: bool, reverse: bool
+def test_values_and_every_gradient(
+    kernel: Any,
+    make_step: Any,
+    gates: int,
+    states: int,
+    batch: tuple[int, ...],
+    weight: tuple[int, ...],
+    bias: bool,
+    reverse: bool,
 ) -> None:
-    start = leaves(batch, weight, bias)
-    pull = [torch.randn(4, *batch, weight[1], dtype=torch.float64) for _ in range(2)]
-    pull += [torch.randn(*batch, weight[1], dtype=torch.float64) for _ in range(2)]
+    start = leaves(gates, states, batch, weight, bias)
+    size, convolves = weight[1], len(weight) > 2
+    pull = [torch.randn(4, *batch, size, dtype=torch.float64) for _ in range(2)]
+    pull += [torch.randn(*batch, size, dtype=torch.float64) for _ in range(2 * states)]
 
-    def run(dtype: torch.dtype, backend: Any) -> list[torch.Tensor]:
+    def go(dtype: torch.dtype, backend: Any) -> list[torch.Tensor]:
         inputs = [x.to(DEVICE, dtype).detach().clone().requires_grad_() for x in start]
-        hidden = Affine.of(Moments(*inputs[4:6]), Moments(*inputs[6:]) if bias else None)
-        output, (final,), _ = run_gru(
-            Moments(*inputs[:2]), (Moments(*inputs[2:4]),), hidden, True, get("gaussian"), "exact",
-            backend, _convolve if len(weight) > 2 else None, reverse,
+        pairs = [Moments(*inputs[k : k + 2]) for k in range(0, len(inputs), 2)]
+        x, matrix, *rest = pairs
+        hidden = Affine.of(matrix, rest.pop(0) if bias else None)
+        step = make_step(hidden, size, family=get("gaussian"), rule="exact")
+        output, final, _ = run(
+            kernel, step, x, tuple(rest), hidden, get("gaussian"), "exact", backend,
+            weighted_sum=_convolve if convolves else None, reverse=reverse,
         )  # fmt: skip
-        results = [output.mean, output.var, final.mean, final.var]
-        pairs = zip(results, pull, strict=True)
-        sum((x * g.to(DEVICE, dtype)).sum() for x, g in pairs).backward()
-        return [*(x.detach() for x in results), *(x.grad for x in inputs)]
+        results = [part for moments in (output, *final) for part in moments]
+        sum(
+            (value * grad.to(DEVICE, dtype)).sum()
+            for value, grad in zip(results, pull, strict=True)
+        ).backward()
+        return [*(value.detach() for value in results), *(value.grad for value in inputs)]
 
-    expected = run(torch.float64, "reference")
-    for got, truth in zip(run(torch.float32, "triton"), expected, strict=True):
-        assert (got - truth).norm() / truth.norm() < 1e-6
+    expected = go(torch.float64, "reference")
+    for got, truth in zip(go(torch.float32, "triton"), expected, strict=True):
+        assert (got - truth).norm() / truth.norm() < 2e-6
 
 
 @pytest.mark.parametrize(
@@ -165,16 +195,18 @@ def test_plain_numbers_and_every_gradient(make: Any) -> None:
         assert (results[0][name] - truth).norm() / truth.norm() < 1e-6, name
 
 
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}])
-def test_the_layer_is_the_same_with_either(options: dict[str, Any]) -> None:
+def test_the_layer_is_the_same_with_either(name: str, options: dict[str, Any]) -> None:
     layers = [
-        spgru.GRU(6, 5, weight_std=0.2, backend=name, device=DEVICE, **options)  # type: ignore[arg-type]
-        for name in ("reference", "triton")
+        getattr(spgru, name)(6, 5, weight_std=0.2, backend=backend, device=DEVICE, **options)
+        for backend in ("reference", "triton")
     ]
     layers[1].load_state_dict(layers[0].state_dict())
     x = torch.randn(7, 3, 6, device=DEVICE)
     outputs = [layer(x) for layer in layers]
-    for a, b in zip(*outputs, strict=True):
+    flat = [(o, *(s if isinstance(s, tuple) else (s,))) for o, s in outputs]
+    for a, b in zip(*flat, strict=True):
         torch.testing.assert_close(a.mean, b.mean, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(a.var, b.var, rtol=1e-5, atol=1e-6)
     assert torch.equal(outputs[1][0].mean, layers[1](x)[0].mean)
@@ -210,8 +242,8 @@ REFUSED: list[tuple[Any, str]] = [
     (partial(spgru.GRU, rule="paper"), "no kernel for rule='paper'"),
     (partial(spgru.GRU, family="gamma"), "no kernel for family='gamma'"),
     (partial(spgru.GRU, dtype=torch.float64), "kernels compute in float32"),
-    (spgru.LSTM, "no kernel for LSTM"),
-    (spgru.RNN, "no kernel for RNN"),
+    (partial(spgru.LSTM, proj_size=2), "no kernel for proj_size"),
+    (partial(spgru.RNN, nonlinearity="relu"), "no kernel for nonlinearity='relu'"),
 ]
 
 

@@ -13,7 +13,7 @@ from spgru.checks import check_choice
 from spgru.functional import Affine
 from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.layer import Layer, Options, Record
-from spgru.recurrent import BACKENDS, Backend, Scan, run_gru
+from spgru.recurrent import BACKENDS, Backend, Scan, make_gru_step, run
 from spgru.recurrent.kernels.products import add_bias
 
 __all__ = ["ConvGRU", "ConvGRUCell"]
@@ -154,9 +154,14 @@ class ConvGRUCell(Layer):
                 history.append(neurons)
             joined = {name: cat([step[name] for step in history]) for name in history[0]}
             return cat(outputs), state, joined
-        return run_gru(
-            self._inputs(x), state, self._affine("hh"), self.reset_after, self.family, self.rule,
-            self.backend, _convolve, record=self._records is not None,
+        hidden = self._affine("hh")
+        step = make_gru_step(
+            hidden, self.hidden_channels, self.reset_after, self.family, self.rule, _convolve
+        )
+        obstacle = None if self.reset_after else "there is no kernel for reset_after=False"
+        return run(
+            "gru", step, self._inputs(x), state, hidden, self.family, self.rule, self.backend,
+            obstacle, _convolve, record=self._records is not None,
         )  # fmt: skip
 
     def _affine(self, part: str) -> Affine:

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from spgru.checks import check_choice
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.nn.sequence import Recurrent, RecurrentOptions, Step
-from spgru.recurrent import Scan, lstm_step, make_gru_step, rnn_step, run_gru
+from spgru.recurrent import lstm_step, make_gru_step, rnn_step
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -25,6 +25,7 @@ class GRU(Recurrent):
     """
 
     gates = 3
+    kernel = "gru"
     torch_class = nn.GRU
 
     def __init__(
@@ -51,19 +52,9 @@ class GRU(Recurrent):
     def _step(self, hidden: Affine, part: str) -> Step:
         return make_gru_step(hidden, self.hidden_size, self.reset_after, self.family, self.rule)
 
-    def _over_time(
-        self,
-        inputs: Any,
-        state: tuple[Any, ...],
-        hidden: Affine,
-        part: str,
-        reverse: bool,
-        mask: Tensor | None,
-    ) -> Scan:
-        return run_gru(
-            inputs, state, hidden, self.reset_after, self.family, self.rule, self.backend,
-            reverse=reverse, mask=mask, record=self._records is not None,
-        )  # fmt: skip
+    @property
+    def _obstacle(self) -> str | None:
+        return None if self.reset_after else "there is no kernel for reset_after=False"
 
     @classmethod
     def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
@@ -94,6 +85,7 @@ class LSTM(Recurrent):
     """
 
     gates = 4
+    kernel = "lstm"
     torch_class = nn.LSTM
 
     def __init__(
@@ -137,6 +129,10 @@ class LSTM(Recurrent):
             lstm_step, hidden=hidden, projection=projection, family=self.family, rule=self.rule
         )
 
+    @property
+    def _obstacle(self) -> str | None:
+        return "there is no kernel for proj_size" if self.proj_size else None
+
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
         return {**Recurrent._torch_arguments(module), "proj_size": module.proj_size}
@@ -149,6 +145,7 @@ class RNN(Recurrent):
     """
 
     gates = 1
+    kernel = "rnn"
     torch_class = nn.RNN
 
     def __init__(
@@ -179,6 +176,10 @@ class RNN(Recurrent):
             family=self.family,
             rule=self.rule,
         )
+
+    @property
+    def _obstacle(self) -> str | None:
+        return None if self.nonlinearity == "tanh" else "there is no kernel for nonlinearity='relu'"
 
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from spgru.checks import check_choice, check_features
 from spgru.functional import Affine, dropout
 from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.layer import Layer, Options, Record
-from spgru.recurrent import BACKENDS, Backend, Neurons, Scan, scan
+from spgru.recurrent import BACKENDS, Backend, Kernel, Neurons, Scan, run
 
 __all__ = ["Recurrent", "RecurrentOptions"]
 
@@ -96,6 +96,7 @@ class Recurrent(Layer):
 
     gates: int
     """Rows of weight_ih in units of hidden_size."""
+    kernel: Kernel
 
     def __init__(
         self,
@@ -177,6 +178,11 @@ class Recurrent(Layer):
     @abstractmethod
     def _step(self, hidden: Affine, part: str) -> Step:
         """The step with the weights of one layer and direction."""
+
+    @property
+    def _obstacle(self) -> str | None:
+        """Why the layer's kernel cannot serve it as it is configured."""
+        return None
 
     # -- the sequence -------------------------------------------------------------------------
 
@@ -284,25 +290,11 @@ class Recurrent(Layer):
             return self._run_redrawing(x, state, mask, layer, reverse)
         inputs = Affine.of(self._value(f"weight_ih_{part}"), self._value(f"bias_ih_{part}"))(x)
         hidden = Affine.of(self._value(f"weight_hh_{part}"), self._value(f"bias_hh_{part}"))
-        return self._over_time(inputs, state, hidden, part, reverse, mask)
-
-    def _over_time(
-        self,
-        inputs: Any,
-        state: tuple[Any, ...],
-        hidden: Affine,
-        part: str,
-        reverse: bool,
-        mask: Tensor | None,
-    ) -> Scan:
-        """All steps of one layer and direction. See `scan`."""
-        if self.backend == "triton":
-            raise ValueError(
-                f"backend='triton' is not possible: there is no kernel for {type(self).__name__}; "
-                "use backend='auto'"
-            )
-        step, record = self._step(hidden, part), self._records is not None
-        return scan(step, inputs, state, reverse, mask, record)
+        return run(
+            self.kernel, self._step(hidden, part), inputs, state, hidden, self.family, self.rule,
+            self.backend, self._obstacle, reverse=reverse, mask=mask,
+            record=self._records is not None,
+        )  # fmt: skip
 
     def _run_redrawing(
         self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool

@@ -2,14 +2,15 @@
 
 `"reference"` is `scan`, which does everything and runs everywhere. `"triton"` fuses a step into one
 kernel. `"auto"` takes the fastest that supports the case; a backend asked for by name is obeyed
-or refused. Where neurons are recorded there is no choice to make: that is the reference's work.
+or refused. Where neurons are recorded there is no choice to make: that is the reference's work. So
+are plain numbers (weights drawn or held at their means), but for the GRU, which has a kernel.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,14 +19,13 @@ from torch import Tensor
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.functional.linear import WeightedSum
-from spgru.moments import Moments
-from spgru.recurrent.gru import gru_step, gru_step_reset_before
 from spgru.recurrent.scan import Neurons, Step, scan
 
-__all__ = ["BACKENDS", "Backend", "Scan", "make_gru_step", "run_gru"]
+__all__ = ["BACKENDS", "Backend", "Kernel", "Scan", "run"]
 
 Backend = Literal["auto", "reference", "triton"]
 BACKENDS = get_args(Backend)
+Kernel = Literal["gru", "lstm", "rnn"]
 
 Scan = tuple[Any, tuple[Any, ...], Neurons[Any]]
 """States after every step, the final state, and the neurons if they were recorded."""
@@ -66,64 +66,60 @@ def _use_kernel(backend: Backend, on_gpu: bool, obstacle: str | None) -> bool:
     return backend == "triton" or (backend == "auto" and is_choice)
 
 
-def make_gru_step(
-    hidden: Affine,
-    size: int,
-    reset_after: bool,
-    family: Family,
-    rule: Rule,
-    weighted_sum: WeightedSum | None = None,
-) -> Step[Any]:
-    """The reference step; `weighted_sum` as in `Affine`, None for products of matrices."""
-
-    def product(affine: Affine) -> Any:
-        return affine if weighted_sum is None else partial(affine, weighted_sum=weighted_sum)
-
-    if reset_after:
-        return partial(gru_step, hidden=product(hidden), family=family, rule=rule)
-    return partial(
-        gru_step_reset_before,
-        hidden_rz=product(hidden.rows(0, 2 * size)),
-        hidden_c=product(hidden.rows(2 * size, 3 * size)),
-        family=family,
-        rule=rule,
-    )
-
-
-def run_gru(
+def run(
+    kernel: Kernel,
+    step: Step[Any],
     inputs: Any,
-    state: tuple[Any],
+    state: tuple[Any, ...],
     hidden: Affine,
-    reset_after: bool,
     family: Family,
     rule: Rule,
     backend: Backend = "auto",
+    obstacle: str | None = None,
     weighted_sum: WeightedSum | None = None,
     reverse: bool = False,
     mask: Tensor | None = None,
     record: bool = False,
 ) -> Scan:
-    """A GRU over time: `scan` of `gru_step`, or what is faster and equal.
+    """`scan` of a step, or a kernel that is faster and equal.
 
     Args:
-        inputs: (T, *batch, 3 H), the products with x, bias included
-        state: (h,), (*batch, H)
-        hidden: H -> 3 H
+        kernel: whose kernel
+        step: the reference
+        inputs: (T, *batch, gates H), the products with x, bias included
+        state: (*batch, H) each
+        hidden: H -> gates H
+        obstacle: why a layer as it is configured has no kernel, if so
         weighted_sum: None for products of matrices, else the convolution of the reference
     """
-    (h,) = state
-    if not record:
-        obstacle = _obstacle(inputs, family, rule, mask)
-        if obstacle is None and not reset_after:
-            obstacle = "there is no kernel for reset_after=False"
+    is_plain = isinstance(inputs, Tensor)
+    if not record and (kernel == "gru" or not is_plain):
+        obstacle = obstacle or _obstacle(inputs, family, rule, mask)
         if _use_kernel(backend, inputs.device.type == "cuda", obstacle):
-            from spgru.recurrent.kernels.gru import gru_scan
-            from spgru.recurrent.kernels.plain_gru import plain_gru_scan
-            from spgru.recurrent.kernels.products import Convolution, Matrix
-
-            run: Any = gru_scan if isinstance(h, Moments) else plain_gru_scan
-            product = Matrix() if weighted_sum is None else Convolution()
-            output, final = run(inputs, h, hidden, product, reverse)
-            return output, (final,), {}
-    step = make_gru_step(hidden, h.shape[-1], reset_after, family, rule, weighted_sum)
+            return _run_kernel(kernel, inputs, state, hidden, weighted_sum, reverse)
     return scan(step, inputs, state, reverse, mask, record)
+
+
+def _run_kernel(
+    kernel: Kernel,
+    inputs: Any,
+    state: tuple[Any, ...],
+    hidden: Affine,
+    weighted_sum: WeightedSum | None,
+    reverse: bool,
+) -> Scan:
+    # Imported when first needed: Triton takes a second.
+    from spgru.recurrent.kernels.gru import GRU
+    from spgru.recurrent.kernels.lstm import LSTM
+    from spgru.recurrent.kernels.plain_gru import plain_gru_scan
+    from spgru.recurrent.kernels.products import Convolution, Matrix
+    from spgru.recurrent.kernels.rnn import RNN
+    from spgru.recurrent.kernels.scan import kernel_scan
+
+    product = Matrix() if weighted_sum is None else Convolution()
+    if isinstance(inputs, Tensor):
+        plain, last = plain_gru_scan(inputs, state[0], hidden, product, reverse)
+        return plain, (last,), {}
+    cell = {"gru": GRU, "lstm": LSTM, "rnn": RNN}[kernel]
+    output, final = kernel_scan(cell, inputs, state, hidden, product, reverse)
+    return output, final, {}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from spgru.families import Family
 from spgru.functional import Affine, Rule, add, lerp, product
+from spgru.functional.linear import WeightedSum
 from spgru.moments import Value
-from spgru.recurrent.scan import Neurons, split_last
+from spgru.recurrent.scan import Neurons, Step, split_last
 
-__all__ = ["gru_step", "gru_step_reset_before"]
+__all__ = ["gru_step", "gru_step_reset_before", "make_gru_step"]
 
 
 def gru_step(
@@ -61,3 +65,27 @@ def gru_step_reset_before(
     r, z = split_last(family.gate(add(inputs_rz, hidden_rz(h)), rule), [size, size])
     c = family.candidate(add(inputs_c, hidden_c(product(r, h))), rule)
     return {"r": r, "z": z, "candidate": c, "state": lerp(c, h, z, rule)}
+
+
+def make_gru_step(
+    hidden: Affine,
+    size: int,
+    reset_after: bool,
+    family: Family,
+    rule: Rule,
+    weighted_sum: WeightedSum | None = None,
+) -> Step[Any]:
+    """Either GRU; `weighted_sum` as in `Affine`, None for products of matrices."""
+
+    def product_with(affine: Affine) -> Any:
+        return affine if weighted_sum is None else partial(affine, weighted_sum=weighted_sum)
+
+    if reset_after:
+        return partial(gru_step, hidden=product_with(hidden), family=family, rule=rule)
+    return partial(
+        gru_step_reset_before,
+        hidden_rz=product_with(hidden.rows(0, 2 * size)),
+        hidden_c=product_with(hidden.rows(2 * size, 3 * size)),
+        family=family,
+        rule=rule,
+    )

@@ -1,42 +1,79 @@
-"""How kernels read and write rows of three gates."""
+"""How kernels read and write: rows of gates, the state, and the gradient that reaches a state.
+
+Every program takes `BLOCK` units of the (rows, H) that a step has. Products lie as (rows, gates H),
+their gradients likewise, and the next products' inputs as (rows, H) and (rows, 2 H).
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-__all__ = ["BLOCK", "load3", "load3_shifted", "store3"]
+__all__ = ["BLOCK", "incoming", "load_gate", "load_product", "place", "store_gate", "store_state"]
 
 BLOCK = 256
-"""Units that one program of a kernel takes."""
 
 
 @triton.jit
-def load3(pointer, row, column, size: tl.constexpr, mask):
-    """The parts of r, z and c in a row of 3 `size`, as float32."""
-    place = pointer + row * 3 * size + column
-    return (
-        tl.load(place, mask, 0.0).to(tl.float32),
-        tl.load(place + size, mask, 0.0).to(tl.float32),
-        tl.load(place + 2 * size, mask, 0.0).to(tl.float32),
-    )
+def place(count, size: tl.constexpr, block: tl.constexpr):
+    """Which units this program takes: flat index, mask, row and column."""
+    flat = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    return flat, flat < count, flat // size, flat % size
 
 
 @triton.jit
-def load3_shifted(pointer, bias, row, column, size: tl.constexpr, has_bias: tl.constexpr, mask):
-    """`load3` with a bias (3 `size`,) added."""
-    r, z, c = load3(pointer, row, column, size, mask)
+def load_gate(
+    pointer, row, column, mask, gate: tl.constexpr, gates: tl.constexpr, size: tl.constexpr
+):
+    """One gate's part of (rows, gates H), as float32."""
+    return tl.load(pointer + (row * gates + gate) * size + column, mask, 0.0).to(tl.float32)
+
+
+@triton.jit
+def load_product(
+    pointer, bias, row, column, mask,
+    gate: tl.constexpr, gates: tl.constexpr, size: tl.constexpr, has_bias: tl.constexpr,
+):  # fmt: skip
+    """`load_gate` with a bias (gates H,) added."""
+    value = load_gate(pointer, row, column, mask, gate, gates, size)
     if has_bias:
-        bias_r, bias_z, bias_c = load3(bias, 0, column, size, mask)
-        r += bias_r
-        z += bias_z
-        c += bias_c
-    return r, z, c
+        value += load_gate(bias, 0, column, mask, gate, gates, size)
+    return value
 
 
 @triton.jit
-def store3(pointer, row, column, size: tl.constexpr, mask, r, z, c):
-    place = pointer + row * 3 * size + column
-    tl.store(place, r, mask)
-    tl.store(place + size, z, mask)
-    tl.store(place + 2 * size, c, mask)
+def store_gate(
+    pointer, row, column, mask, value, gate: tl.constexpr, gates: tl.constexpr, size: tl.constexpr
+):
+    tl.store(pointer + (row * gates + gate) * size + column, value, mask)
+
+
+@triton.jit
+def store_state(
+    new_mean, new_var, operand, operands, flat, row, column, mask, mean, var,
+    size: tl.constexpr, rounded: tl.constexpr,
+):  # fmt: skip
+    """The new state in float32, and what the next products take: mean, and [mean^2, var]."""
+    tl.store(new_mean + flat, mean, mask)
+    tl.store(new_var + flat, var, mask)
+    if rounded:
+        tl.store(operand + flat, mean, mask)
+    both = operands + row * 2 * size + column
+    tl.store(both, mean * mean, mask)
+    tl.store(both + size, var, mask)
+
+
+@triton.jit
+def incoming(
+    out_mean, out_var, new_mean, by_product, by_products, flat, row, column, mask,
+    size: tl.constexpr,
+):  # fmt: skip
+    """Gradient of a new state: from outside, and from W h, W.var h^2, (W.var + W^2) h.var after."""
+    both = by_products + row * 2 * size + column
+    by_square = tl.load(both, mask, 0.0).to(tl.float32)
+    by_mean = tl.load(out_mean + flat, mask, 0.0)
+    by_mean += tl.load(by_product + flat, mask, 0.0).to(tl.float32)
+    by_mean += 2 * tl.load(new_mean + flat, mask, 0.0) * by_square
+    by_var = tl.load(out_var + flat, mask, 0.0)
+    by_var += tl.load(both + size, mask, 0.0).to(tl.float32)
+    return by_mean, by_var

@@ -1,6 +1,6 @@
 """The GRU of plain numbers, for weights that are drawn or held at their means.
 
-Laid out as `spgru.recurrent.kernels.gru`, without the variances. cuDNN has no convolutional GRU,
+Laid out as `spgru.recurrent.kernels.scan`, without the variances. cuDNN has no convolutional GRU,
 and wants its weights in one piece of memory.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spgru.functional import Affine
-from spgru.recurrent.kernels.layout import BLOCK, load3, load3_shifted, store3
+from spgru.recurrent.kernels.layout import BLOCK, load_gate, load_product, place, store_gate
 from spgru.recurrent.kernels.products import Product, product_dtype, sum_of_rows
 
 __all__ = ["plain_gru_scan"]
@@ -24,11 +24,13 @@ __all__ = ["plain_gru_scan"]
 @triton.jit
 def _gates(x, p, bias, row, column, size: tl.constexpr, has_bias: tl.constexpr, mask):
     """r, z, c, and the part of the candidate that r resets."""
-    xr, xz, xc = load3(x, row, column, size, mask)
-    pr, pz, pc = load3_shifted(p, bias, row, column, size, has_bias, mask)
-    r = tl.sigmoid(xr + pr)
-    z = tl.sigmoid(xz + pz)
-    return r, z, 2 * tl.sigmoid(2 * (xc + r * pc)) - 1, pc
+    pr = load_product(p, bias, row, column, mask, 0, 3, size, has_bias)
+    pz = load_product(p, bias, row, column, mask, 1, 3, size, has_bias)
+    pc = load_product(p, bias, row, column, mask, 2, 3, size, has_bias)
+    r = tl.sigmoid(load_gate(x, row, column, mask, 0, 3, size) + pr)
+    z = tl.sigmoid(load_gate(x, row, column, mask, 1, 3, size) + pz)
+    c = 2 * tl.sigmoid(2 * (load_gate(x, row, column, mask, 2, 3, size) + r * pc)) - 1
+    return r, z, c, pc
 
 
 @triton.jit
@@ -37,9 +39,8 @@ def _forward_kernel(
     count, size: tl.constexpr, has_bias: tl.constexpr, rounded: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    flat = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    mask = flat < count
-    _, z, c, _ = _gates(x, p, bias, flat // size, flat % size, size, has_bias, mask)
+    flat, mask, row, column = place(count, size, block)
+    _, z, c, _ = _gates(x, p, bias, row, column, size, has_bias, mask)
     value = c + z * (tl.load(h + flat, mask, 0.0) - c)
     tl.store(new + flat, value, mask)
     if rounded:
@@ -54,9 +55,7 @@ def _backward_kernel(
     count, size: tl.constexpr, has_bias: tl.constexpr, is_last: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    flat = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    mask = flat < count
-    row, column = flat // size, flat % size
+    flat, mask, row, column = place(count, size, block)
     r, z, c, pc = _gates(x, p, bias, row, column, size, has_bias, mask)
     by_new = tl.load(out + flat, mask, 0.0)
     if not is_last:
@@ -65,8 +64,12 @@ def _backward_kernel(
     by_z = by_new * (tl.load(h + flat, mask, 0.0) - c) * z * (1 - z)
     by_c = by_new * (1 - z) * (1 - c * c)
     by_r = by_c * pc * r * (1 - r)
-    store3(x_grad, row, column, size, mask, by_r, by_z, by_c)
-    store3(p_grad, row, column, size, mask, by_r, by_z, by_c * r)
+    store_gate(x_grad, row, column, mask, by_r, 0, 3, size)
+    store_gate(x_grad, row, column, mask, by_z, 1, 3, size)
+    store_gate(x_grad, row, column, mask, by_c, 2, 3, size)
+    store_gate(p_grad, row, column, mask, by_r, 0, 3, size)
+    store_gate(p_grad, row, column, mask, by_z, 1, 3, size)
+    store_gate(p_grad, row, column, mask, by_c * r, 2, 3, size)
     tl.store(h_grad + flat, by_new * z, mask)
 
 

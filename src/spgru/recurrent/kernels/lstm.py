@@ -1,0 +1,168 @@
+"""One step of the LSTM, `spgru.recurrent.lstm.lstm_step` without projection, and its adjoint.
+
+x: products with the input, p: with the state, gates in the order i, f, g, o.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from spgru.recurrent.kernels.layout import (
+    incoming,
+    load_gate,
+    load_product,
+    place,
+    store_gate,
+    store_state,
+)
+from spgru.recurrent.kernels.logistic import logistic, logistic_with_slopes
+from spgru.recurrent.kernels.scan import Cell
+
+__all__ = ["LSTM"]
+
+
+@triton.jit
+def _summed(
+    x, p, bias, row, column, mask, gate: tl.constexpr, size: tl.constexpr, has_bias: tl.constexpr
+):
+    product = load_product(p, bias, row, column, mask, gate, 4, size, has_bias)
+    return load_gate(x, row, column, mask, gate, 4, size) + product
+
+
+@triton.jit
+def _product_var(a, a_var, b, b_var):
+    return a_var * b_var + a_var * b * b + a * a * b_var
+
+
+@triton.jit
+def _forward(
+    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
+    new_mean, new_var, new_c_mean, new_c_var, operand, operands,
+    count, size: tl.constexpr, has_bias: tl.constexpr, rounded: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    flat, mask, row, column = place(count, size, block)
+    i, iv = logistic(
+        _summed(x_mean, p_mean, bias, row, column, mask, 0, size, has_bias),
+        _summed(x_var, p_var, bias_var, row, column, mask, 0, size, has_bias),
+    )
+    f, fv = logistic(
+        _summed(x_mean, p_mean, bias, row, column, mask, 1, size, has_bias),
+        _summed(x_var, p_var, bias_var, row, column, mask, 1, size, has_bias),
+    )
+    g, gv = logistic(
+        2 * _summed(x_mean, p_mean, bias, row, column, mask, 2, size, has_bias),
+        4 * _summed(x_var, p_var, bias_var, row, column, mask, 2, size, has_bias),
+    )
+    o, ov = logistic(
+        _summed(x_mean, p_mean, bias, row, column, mask, 3, size, has_bias),
+        _summed(x_var, p_var, bias_var, row, column, mask, 3, size, has_bias),
+    )
+    i += 0.5
+    f += 0.5
+    o += 0.5
+    g *= 2
+    gv *= 4
+    c = tl.load(c_mean + flat, mask, 0.0)
+    cv = tl.load(c_var + flat, mask, 0.0)
+    new_c = f * c + i * g
+    new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
+    t, tv = logistic(2 * new_c, 4 * new_cv)
+    t *= 2
+    tv *= 4
+    tl.store(new_c_mean + flat, new_c, mask)
+    tl.store(new_c_var + flat, new_cv, mask)
+    store_state(
+        new_mean, new_var, operand, operands, flat, row, column, mask,
+        o * t, _product_var(o, ov, t, tv), size, rounded,
+    )  # fmt: skip
+
+
+@triton.jit
+def _backward(
+    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
+    new_mean,  # as it came out
+    out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
+    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
+    c_mean_grad, c_var_grad,  # of the new cell; then of the old one
+    count, size: tl.constexpr, has_bias: tl.constexpr, shared: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    flat, mask, row, column = place(count, size, block)
+    by_mean, by_var = incoming(
+        out_mean, out_var, new_mean, by_product, by_products, flat, row, column, mask, size
+    )
+    i, iv, i_m, i_v, iv_m, iv_v = logistic_with_slopes(
+        _summed(x_mean, p_mean, bias, row, column, mask, 0, size, has_bias),
+        _summed(x_var, p_var, bias_var, row, column, mask, 0, size, has_bias),
+    )
+    f, fv, f_m, f_v, fv_m, fv_v = logistic_with_slopes(
+        _summed(x_mean, p_mean, bias, row, column, mask, 1, size, has_bias),
+        _summed(x_var, p_var, bias_var, row, column, mask, 1, size, has_bias),
+    )
+    g, gv, g_m, g_v, gv_m, gv_v = logistic_with_slopes(
+        2 * _summed(x_mean, p_mean, bias, row, column, mask, 2, size, has_bias),
+        4 * _summed(x_var, p_var, bias_var, row, column, mask, 2, size, has_bias),
+    )
+    o, ov, o_m, o_v, ov_m, ov_v = logistic_with_slopes(
+        _summed(x_mean, p_mean, bias, row, column, mask, 3, size, has_bias),
+        _summed(x_var, p_var, bias_var, row, column, mask, 3, size, has_bias),
+    )
+    i += 0.5
+    f += 0.5
+    o += 0.5
+    g *= 2
+    gv *= 4
+    c = tl.load(c_mean + flat, mask, 0.0)
+    cv = tl.load(c_var + flat, mask, 0.0)
+    new_c = f * c + i * g
+    new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
+    t, tv, t_m, t_v, tv_m, tv_v = logistic_with_slopes(2 * new_c, 4 * new_cv)
+    t *= 2
+    tv *= 4
+
+    by_o = by_mean * t + 2 * by_var * o * tv
+    by_ov = by_var * (tv + t * t)
+    by_t = by_mean * o + 2 * by_var * ov * t
+    by_tv = by_var * (ov + o * o)
+    # tanh(X) = 2 (sigmoid(2X) - 1/2): factors 2 and 4 on either side.
+    by_c = tl.load(c_mean_grad + flat, mask, 0.0) + 4 * by_t * t_m + 8 * by_tv * tv_m
+    by_cv = tl.load(c_var_grad + flat, mask, 0.0) + 8 * by_t * t_v + 16 * by_tv * tv_v
+    by_f = by_c * c + 2 * by_cv * f * cv
+    by_fv = by_cv * (cv + c * c)
+    by_i = by_c * g + 2 * by_cv * i * gv
+    by_iv = by_cv * (gv + g * g)
+    by_g = by_c * i + 2 * by_cv * iv * g
+    by_gv = by_cv * (iv + i * i)
+    tl.store(c_mean_grad + flat, by_c * f + 2 * by_cv * fv * c, mask)
+    tl.store(c_var_grad + flat, by_cv * (fv + f * f), mask)
+
+    by_xi = by_i * i_m + by_iv * iv_m
+    by_xf = by_f * f_m + by_fv * fv_m
+    by_xg = 4 * by_g * g_m + 8 * by_gv * gv_m
+    by_xo = by_o * o_m + by_ov * ov_m
+    by_xi_var = by_i * i_v + by_iv * iv_v
+    by_xf_var = by_f * f_v + by_fv * fv_v
+    by_xg_var = 8 * by_g * g_v + 16 * by_gv * gv_v
+    by_xo_var = by_o * o_v + by_ov * ov_v
+    store_gate(x_mean_grad, row, column, mask, by_xi, 0, 4, size)
+    store_gate(x_mean_grad, row, column, mask, by_xf, 1, 4, size)
+    store_gate(x_mean_grad, row, column, mask, by_xg, 2, 4, size)
+    store_gate(x_mean_grad, row, column, mask, by_xo, 3, 4, size)
+    store_gate(x_var_grad, row, column, mask, by_xi_var, 0, 4, size)
+    store_gate(x_var_grad, row, column, mask, by_xf_var, 1, 4, size)
+    store_gate(x_var_grad, row, column, mask, by_xg_var, 2, 4, size)
+    store_gate(x_var_grad, row, column, mask, by_xo_var, 3, 4, size)
+    if not shared:
+        store_gate(p_mean_grad, row, column, mask, by_xi, 0, 4, size)
+        store_gate(p_mean_grad, row, column, mask, by_xf, 1, 4, size)
+        store_gate(p_mean_grad, row, column, mask, by_xg, 2, 4, size)
+        store_gate(p_mean_grad, row, column, mask, by_xo, 3, 4, size)
+        store_gate(p_var_grad, row, column, mask, by_xi_var, 0, 4, size)
+        store_gate(p_var_grad, row, column, mask, by_xf_var, 1, 4, size)
+        store_gate(p_var_grad, row, column, mask, by_xg_var, 2, 4, size)
+        store_gate(p_var_grad, row, column, mask, by_xo_var, 3, 4, size)
+
+
+LSTM = Cell(_forward, _backward, gates=4, has_cell=True, one_gradient=True)

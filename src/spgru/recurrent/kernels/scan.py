@@ -1,0 +1,173 @@
+"""A layer over time on a GPU: the products by a library, the rest of a step in one kernel.
+
+Forward, a step is two products (of the mean, and of [mean^2, var] with [W.var, W.var + W^2]) and a
+kernel. Backward it is a kernel, which recomputes the gates from what the products gave, and two
+products; the weights' gradients wait for the end, where all steps are one large product.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spgru.functional import Affine
+from spgru.moments import Moments
+from spgru.recurrent.kernels.layout import BLOCK
+from spgru.recurrent.kernels.products import Product, product_dtype, sum_of_rows
+
+__all__ = ["Cell", "kernel_scan"]
+
+
+class Cell(NamedTuple):
+    """What tells GRU, LSTM and RNN apart."""
+
+    forward: Any
+    """kernel of a step"""
+    backward: Any
+    """kernel of its adjoint"""
+    gates: int
+    has_cell: bool
+    """whether a second state goes from step to step beside the first, as in an LSTM"""
+    one_gradient: bool
+    """whether the products with x and with h only ever appear as their sum"""
+
+
+class _Scan(torch.autograd.Function):
+    """Rows are (*batch,), H is the last dimension; x are the products with the input."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cell: Cell,
+        product: Product,
+        order: range,
+        x_mean: Tensor,
+        x_var: Tensor,
+        weight: Tensor,
+        weights: Tensor,
+        bias: Tensor | None,
+        bias_var: Tensor | None,
+        *state: Tensor,
+    ) -> tuple[Tensor, ...]:
+        steps, *batch, _ = x_mean.shape
+        size, low, count = state[0].shape[-1], weight.dtype, state[0].numel()
+        rounded = low != torch.float32
+        # One more than there are steps: the state before each of them, and after the last.
+        states = [_before(part, steps) for part in state]
+        operand = _before(state[0], steps, low) if rounded else states[0]
+        operands = _before(torch.cat([state[0] ** 2, state[1]], -1), steps, low)
+        p_mean = x_mean.new_empty(steps, *batch, cell.gates * size, dtype=low)
+        p_var = torch.empty_like(p_mean)
+        grid = (triton.cdiv(count, BLOCK),)
+        for k, t in enumerate(order):
+            product.forward(operand[k], weight, p_mean[k])
+            product.forward(operands[k], weights, p_var[k])
+            cell.forward[grid](
+                x_mean[t], x_var[t], p_mean[k], p_var[k], bias, bias_var,
+                *(part[k] for part in states), *(part[k + 1] for part in states),
+                operand[k + 1], operands[k + 1],
+                count, size, bias is not None, rounded, BLOCK,
+            )  # fmt: skip
+        ctx.save_for_backward(
+            x_mean, x_var, p_mean, p_var, weight, weights, bias, bias_var, operand, operands,
+            *states,
+        )  # fmt: skip
+        ctx.cell, ctx.product, ctx.order = cell, product, order
+        final = [part[-1].clone() for part in states[2:]]
+        # In the order of time, which is that of the steps or its reverse.
+        if order.step < 0:
+            return states[0][1:].flip(0), states[1][1:].flip(0), *final
+        return states[0][1:], states[1][1:], *final
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final: Tensor) -> Any:
+        (
+            x_mean, x_var, p_mean, p_var, weight, weights, bias, bias_var, operand, operands,
+            *states,
+        ) = ctx.saved_tensors  # fmt: skip
+        cell, product, order = ctx.cell, ctx.product, ctx.order
+        out_mean, out_var = out_mean.contiguous(), out_var.contiguous()
+        steps, count, size = len(order), states[0][0].numel(), states[0].shape[-1]
+        x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
+        # The products with h run in the order of steps, those with x in that of time.
+        shared = cell.one_gradient and order.step > 0 and x_mean.dtype == p_mean.dtype
+        p_grads = x_grads if shared else (torch.empty_like(p_mean), torch.empty_like(p_var))
+        # Of the states that go from step to step, beside what their products pass on. A cell's
+        # own gradient from outside is that of its last value.
+        carried = [grad.clone() for grad in final] or [torch.zeros_like(part[0]) for part in states]
+        by_product = torch.zeros_like(operand[0])
+        by_products = torch.zeros_like(operands[0])
+        grid = (triton.cdiv(count, BLOCK),)
+        for k in reversed(range(steps)):
+            t = order[k]
+            cell.backward[grid](
+                x_mean[t], x_var[t], p_mean[k], p_var[k], bias, bias_var,
+                *(part[k] for part in states), states[0][k + 1],
+                out_mean[t], out_var[t], by_product, by_products,
+                x_grads[0][t], x_grads[1][t], p_grads[0][k], p_grads[1][k], *carried,
+                count, size, bias is not None, shared, BLOCK,
+            )  # fmt: skip
+            by_product = product.by_input(p_grads[0][k], operand[k], weight)
+            by_products = product.by_input(p_grads[1][k], operands[k], weights)
+        by_square, by_spread = by_products.split(size, -1)
+        by_state = [by_product + 2 * states[0][0] * by_square, by_spread.float()]
+        if cell.has_cell:
+            by_state += carried
+        else:
+            by_state = [a + b for a, b in zip(by_state, carried, strict=True)]
+        return (
+            None, None, None, *x_grads,
+            product.by_weight(p_grads[0], operand[:-1], weight),
+            product.by_weight(p_grads[1], operands[:-1], weights),
+            *(None if bias is None else sum_of_rows(grad).float() for grad in p_grads),
+            *by_state,
+        )  # fmt: skip
+
+
+def _before(initial: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(steps + 1, *shape), the first entry set."""
+    buffer = initial.new_empty(steps + 1, *initial.shape, dtype=dtype)
+    buffer[0] = initial
+    return buffer
+
+
+def kernel_scan(
+    cell: Cell,
+    inputs: Moments,
+    state: tuple[Moments, ...],
+    hidden: Affine,
+    product: Product,
+    reverse: bool,
+) -> tuple[Moments, tuple[Moments, ...]]:
+    """`scan` of a step for Gaussian moments and the exact rule.
+
+    Args:
+        inputs: (T, *batch, gates H)
+        state: (*batch, H) each
+        hidden: H -> gates H, as products or convolutions
+
+    Returns:
+        the state after every step (T, *batch, H), and the final state
+    """
+    assert hidden.weight_var is not None
+    assert hidden.weight_second_moment is not None
+    low, steps = product_dtype(hidden.weight), inputs.shape[0]
+    order = range(steps - 1, -1, -1) if reverse else range(steps)
+    # One product for both parts of the variance: W.var h^2 + (W.var + W^2) h.var.
+    weights = torch.cat([hidden.weight_var.to(low), hidden.weight_second_moment.to(low)], 1)
+    mean, var, *others = _Scan.apply(
+        cell, product, order, inputs.mean.contiguous(), inputs.var.contiguous(),
+        hidden.weight.to(low), weights,
+        *(None if bias is None else bias.float() for bias in (hidden.bias, hidden.bias_var)),
+        *(part.float() for moments in state for part in moments),
+    )  # fmt: skip
+    last = 0 if reverse else -1
+    final = [Moments(mean[last], var[last])]
+    if cell.has_cell:
+        final.append(Moments(*others))
+    return Moments(mean, var), tuple(final)
