@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from spgru.studies.provenance import provenance
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def provenance() -> dict[str, str]:
-    """Hardware, versions and commit."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    if torch.cuda.is_available():
-        hardware = torch.cuda.get_device_name()
-    else:
-        hardware = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
-    return {
-        "hardware": hardware,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "commit": commit or "unknown",
-    }
+# Asked before anything is measured: a commit made meanwhile is not the one that ran.
+STARTED = provenance(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def save(name: str, command: str, result: Any) -> None:
     """Write benchmarks/results/NAME.json."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    content = {"command": command, **provenance(), "result": result}
+    content = {"command": command, **STARTED, "result": result}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 

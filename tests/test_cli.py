@@ -74,7 +74,7 @@ def assert_sentence(outcome: Outcome, message: str, status: int = 1) -> None:
 def test_help_names_the_verbs(spgru, arguments: tuple[str, ...]) -> None:
     outcome = spgru(*arguments)
     assert (outcome.status, outcome.err) == (0, "")
-    for verb in ("train", "evaluate", "predict", "export"):
+    for verb in ("train", "evaluate", "predict", "export", "reproduce"):
         assert verb in outcome.out
 
 
@@ -85,6 +85,7 @@ def test_help_names_the_verbs(spgru, arguments: tuple[str, ...]) -> None:
         ("evaluate", ["--sequences", "--official", "nats per frame"]),
         ("predict", ["--input", "--steps", "(T, B, height, width)"]),
         ("export", ["--half", ".safetensors"]),
+        ("reproduce", ["--scale", "--max-seconds", "--mnist", "--report", "out-of-domain"]),
     ],
 )
 def test_help_helps(spgru, verb: str, words: list[str]) -> None:
@@ -129,6 +130,27 @@ def test_evaluation_follows_the_data_of_training(spgru, config: Path, tmp_path: 
     assert "angle 35" in outcome.out
 
 
+def test_own_digits(spgru, config: Path, tmp_path: Path) -> None:
+    """Trained on and asked about digits that are white squares."""
+    squares = np.full((4, 28, 28), 255, np.uint8)
+    labels = np.zeros(4, np.uint8)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    arrays = {f"{split}_images": squares for split in ("train", "test")}
+    arrays |= {f"{split}_labels": labels for split in ("train", "test")}
+    np.savez(folder / "mnist.npz", **arrays)
+    assert spgru("train", config, "--mnist", folder, "--show", "none").status == 0
+    written = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert written["data"]["directory"] == str(folder)
+    asked = ("evaluate", tmp_path / "run", "--sequences", 2)
+    plain, mine = (
+        spgru(*asked, "--data", "controlled", *options) for options in ((), ("--mnist", folder))
+    )
+    assert mine.status == 0
+    assert mine.out != plain.out
+    assert_sentence(spgru(*asked, "--mnist", folder), "is made of the packaged digits; leave your")
+
+
 def test_pieces_and_resume(spgru, config: Path, tmp_path: Path) -> None:
     outcome = spgru("train", config, "--max-seconds", 0, "--show", "none")
     assert outcome.status == 0
@@ -164,6 +186,9 @@ def test_a_signal_has_its_status(
         (("train", "x.yaml", "--show", "off"), "Invalid value for '--show'"),
         (("predict", "x"), "Missing option '--input'"),
         (("evaluate", "x", "--sequences", "0"), "Invalid value for '--sequences'"),
+        (("reproduce", "everything"), "Invalid value for 'NAME'"),
+        (("reproduce", "maps", "--scale", "huge"), "Invalid value for '--scale'"),
+        (("reproduce", "maps", "--seed", "-1"), "Invalid value for '--seed'"),
     ],
 )
 def test_misuse_is_status_2(spgru, arguments: tuple[str, ...], message: str) -> None:
@@ -183,6 +208,7 @@ def test_misuse_is_status_2(spgru, arguments: tuple[str, ...], message: str) -> 
         (("--set", "model.kind=mc_dropout_gru", "--set", "model.dropout=2"), "dropout must lie in"),
         (("--set", "data.noise=3"), "noise is 3.0; pass a number from 0 to 1"),
         (("--set", "data.directory=nowhere"), "'nowhere' is not a folder"),
+        (("--mnist", "nowhere"), "'nowhere' is not a folder"),
         (("--set", "initial=nowhere"), "nowhere does not exist"),
         (("--set", "cuda_graph=always"), "cuda_graph is always, but a graph needs one process"),
     ],
@@ -248,3 +274,53 @@ def test_as_a_process(run: Path, tmp_path: Path) -> None:
     assert line.startswith("spgru: warning: ")
     assert line.endswith("; falling back to step 0")
     assert weights.exists()
+
+
+TINY_STUDY = (
+    "--seed=0", "--device=cpu", "--show=none", "--set=steps=2", "--set=batch_size=2",
+    "--set=model.hidden_size=4", "--set=schedule.warmup=1", "--set=scale.sequences=2",
+    "--set=scale.draws=2", "--set=scale.audit_draws=2", "--set=scale.audit_sequences=1",
+)  # fmt: skip
+
+
+def test_reproduce_in_pieces(spgru, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = ("reproduce", "maps", "--output", tmp_path, *TINY_STUDY)
+    outcome = spgru(*command, "--max-seconds", 0)
+    assert outcome.status == 0
+    stopped = "stopped at step 1 of 2 of controlled_sp_gru-0; run again to continue\n"
+    assert (outcome.out, outcome.err) == (stopped, "")
+    report = tmp_path / "maps-small" / "report.md"
+    assert spgru(*command).out == f"wrote {report}\n"
+    results = json.loads((report.parent / "results.json").read_text())
+    assert results["command"].startswith("spgru reproduce maps --output ")
+    assert results["scale"]["draws"] == 2
+    report.unlink()
+    assert spgru(*command, "--report").out == f"wrote {report}\n"
+    assert report.exists()
+
+
+def test_reproduce_all_trains_everything_first(spgru, tmp_path: Path) -> None:
+    outcome = spgru("reproduce", "all", "--output", tmp_path, *TINY_STUDY, "--max-seconds", 0)
+    assert outcome.out.startswith("stopped at step 1 of 2 of controlled_sp_gru-0")
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--set", "scale.drows=3"), "scale.drows is no field of scale; did you mean draws?"),
+        (("--set", "scale.draws=1"), "scale.draws is 1; give at least 2"),
+        (("--set", "steps=0"), "steps is 0; give at least 1"),
+        (("--use", "two_digits"), "--use 'two_digits' is not of the form RUN=CHECKPOINT"),
+        (("--use", "x=y"), "'x' is no run; give one of controlled_deep_markov, "),
+        (("--use", "controlled_sp_gru=nowhere", "--use", "controlled_mc_lstm=x"), "nowhere does"),
+        (("--report",), "results.json cannot be read (No such file or directory); run the study"),
+        (("--device", "gpu"), "device is 'gpu'; give auto, cpu, cuda"),
+        (("--mnist", "nowhere"), "'nowhere' is not a folder"),
+    ],
+)
+def test_bad_studies(spgru, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    pytest.importorskip("matplotlib")
+    settings = ("--output", tmp_path, *TINY_STUDY, *options)
+    assert_sentence(spgru("reproduce", "controlled", *settings), message)

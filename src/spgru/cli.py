@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -42,6 +43,18 @@ Source = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+Digits = Annotated[
+    Path | None, typer.Option("--mnist", metavar="DIR", help="Folder with your own MNIST files.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="Override a field, as model.hidden_size=64."
+    ),
+]
+MaxSeconds = Annotated[
+    float | None, typer.Option(help="Checkpoint and stop training after this time.", min=0)
+]
 
 
 class Show(StrEnum):
@@ -57,6 +70,21 @@ class Sequences(StrEnum):
     controlled = "controlled"
 
 
+class StudyName(StrEnum):
+    controlled = "controlled"
+    maps = "maps"
+    speed = "speed"
+    two_digits = "two-digits"
+    out_of_domain = "out-of-domain"
+    deep_markov = "deep-markov"
+    all = "all"
+
+
+class ScaleName(StrEnum):
+    small = "small"
+    paper = "paper"
+
+
 @app.callback()
 def _options(
     traceback: Annotated[
@@ -69,16 +97,11 @@ def _options(
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see configs/.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see src/spgru/studies/configs/.")],
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the output folder, if any.")
     ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="NAME=VALUE", help="Override a field, as model.hidden_size=64."
-        ),
-    ] = None,
+    overrides: Overrides = None,
     output: Annotated[str | None, typer.Option(help="Folder of the run.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the optimiser.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Sequences in a step.")] = None,
@@ -88,9 +111,8 @@ def train(
     tensorboard: Annotated[
         bool | None, typer.Option("--tensorboard", help="Log for TensorBoard too.")
     ] = None,
-    max_seconds: Annotated[
-        float | None, typer.Option(help="Checkpoint and stop after this time.", min=0)
-    ] = None,
+    mnist: Digits = None,
+    max_seconds: MaxSeconds = None,
     show: Annotated[Show, typer.Option(help="How to report progress.")] = Show.auto,
 ) -> None:
     """Train a model.
@@ -115,6 +137,7 @@ def train(
         "device": device,
         "precision": precision,
         "tensorboard": tensorboard,
+        "data.directory": None if mnist is None else str(mnist),
     }
     changes = {name: value for name, value in options.items() if value is not None}
     changes |= dict(parse_override(text) for text in overrides or ())
@@ -142,6 +165,7 @@ def evaluate(
     official: Annotated[
         Path | None, typer.Option(help="The official mnist_test_seq.npy instead of our own.")
     ] = None,
+    mnist: Digits = None,
     batch_size: Annotated[int, typer.Option(help="Sequences at a time.", min=1)] = 100,
     device: Device = "auto",
     output: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
@@ -163,7 +187,7 @@ def evaluate(
     elif data is Sequences.auto:
         data = Sequences.two_digits
     rows: list[dict[str, Any]] = []
-    sets = evaluation.evaluation_sets(data.value, sequences, batch_size, where, official)
+    sets = evaluation.evaluation_sets(data.value, sequences, batch_size, where, official, mnist)
     for name, batches in sets:
         found = evaluation.score(model, batches)
         if not rows:
@@ -230,6 +254,84 @@ def export(
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
+@app.command()
+def reproduce(
+    context: typer.Context,
+    name: Annotated[StudyName, typer.Argument(metavar="NAME", help="Which study, or all.")],
+    scale: Annotated[
+        ScaleName, typer.Option(help="small: minutes on two cores; paper: on a GPU.")
+    ] = ScaleName.small,
+    output: Annotated[
+        Path, typer.Option(help="Folder of all studies and of the networks they share.")
+    ] = Path("outputs/reproduce"),
+    device: Device = "auto",
+    seeds: Annotated[
+        list[int] | None,
+        typer.Option("--seed", help="Of a network; repeat for several. Default: 0, 1, 2.", min=0),
+    ] = None,
+    mnist: Digits = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="NAME=VALUE",
+            help="Override a field of every training run, as steps=100, of one, as "
+            "two_digits.steps=100, or of the scale, as scale.draws=10.",
+        ),
+    ] = None,
+    use: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN=CHECKPOINT", help="Use this trained network, as two_digits=weights/."
+        ),
+    ] = None,
+    max_seconds: MaxSeconds = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Only write the report again, from results.json.")
+    ] = False,
+    show: Annotated[Show, typer.Option(help="How to report progress.")] = Show.auto,
+) -> None:
+    """Reproduce a study of the paper: train, measure, and write a report with figures.
+
+    controlled: variance off the trained path; maps: SP-GRU beside MC-LSTM; speed; two-digits: the
+    published table; out-of-domain: three digits to a model of two; deep-markov.
+
+    Each leaves OUTPUT/NAME-SCALE/report.md. Networks are trained once, in OUTPUT/models, and shared
+    between studies; stopped by --max-seconds or a signal, the same command continues.
+    """
+    from spgru import studies
+    from spgru.studies.command import make_settings
+
+    settings = make_settings(
+        scale.value,
+        output=output,
+        device=device,
+        seeds=seeds,
+        mnist=mnist,
+        overrides=overrides or [],
+        use=use or [],
+    )
+    names = list(studies.STUDIES) if name is StudyName.all else [name.value]
+    if report:
+        written = studies.rebuild(names, settings)
+    else:
+        try:
+            written = studies.reproduce(
+                names,
+                settings,
+                max_seconds=max_seconds,
+                show=show.value,
+                command=shlex.join(["spgru", *context.obj]),
+            )
+        except studies.UnfinishedError as unfinished:
+            print(unfinished)
+            signal = unfinished.stopped.signal
+            raise typer.Exit(128 + signal if signal else 0) from None
+    for path in written:
+        print(f"wrote {path}")
+
+
 # -- from errors to sentences ---------------------------------------------------------------------
 
 
@@ -254,7 +356,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            status = app(args=given or ["--help"], prog_name="spgru", standalone_mode=False)
+            status = app(
+                args=given or ["--help"], prog_name="spgru", standalone_mode=False, obj=given
+            )
         except KeyboardInterrupt:
             _fail("interrupted", 130)
         except Exception as error:

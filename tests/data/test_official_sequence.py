@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from spgru.data import Layout, load_mnist
 from spgru.data.render import render
-from spgru.data.trajectories import OFFICIAL_STEP, SLACK, bouncing_corners
+from spgru.data.trajectories import OFFICIAL_SPEED, SLACK, bouncing_corners
 
 SEQUENCE = (
     Path(__file__).resolve().parents[3] / "shared" / "data" / "moving_mnist_official_sequence.npy"
@@ -56,7 +56,7 @@ def explanations(seen, move):
     of one value, or near it where the first step met an edge, so a grid around there is enough.
     """
     theta = np.linspace(0, 2 * np.pi, 4001)
-    velocity = OFFICIAL_STEP * np.stack((np.sin(theta), np.cos(theta)), axis=-1)  # (angles, 2)
+    velocity = OFFICIAL_SPEED * np.stack((np.sin(theta), np.cos(theta)), axis=-1)  # (angles, 2)
     within = (np.arange(-24, 64) + 0.5) / 40  # of a pixel
     first = (seen[0] + within[:, None, None]) / SLACK
     start = np.clip(first - velocity, 0, 1)  # (grid, angles, 2)

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 
 from spgru.data.trajectories import (
-    OFFICIAL_SPEED,
-    OFFICIAL_STEP,
     bouncing_corners,
     controlled_start,
     direction,
     leaving_corners,
-    step_length,
 )
 
 
@@ -66,15 +63,14 @@ def test_leaving_is_a_straight_line_rounded_down():
 
 @pytest.mark.parametrize("angle", [0, 90, 180, 270, -90, 720])
 def test_right_angles_move_along_one_axis_at_exact_pixels(angle):
-    """Every fifth step of 3.2 pixels is a whole number; rounding errors must not show there."""
+    """Every fifth step of 1.8 pixels is a whole number; rounding errors must not show there."""
     y, x = {0: (0, 1), 90: (1, 0), 180: (0, -1), 270: (-1, 0)}[angle % 360]
     assert direction(angle) == (y, x)
     start = np.array(controlled_start(angle, 0.05))
-    corners = leaving_corners(start, step_length(0.05) * np.array(direction(angle)), 20)
-    first = [18 - Fraction(19, 2) * Fraction(16, 5) * Fraction(part) for part in direction(20)]
+    corners = leaving_corners(start, 0.05 * np.array(direction(angle)), 20)
     for t in range(20):
-        for axis, part in enumerate((y, x)):
-            exact = math.floor(first[axis] + t * part * Fraction(16, 5))
+        for axis, (first, part) in enumerate(((7, y), (-3, x))):
+            exact = math.floor(first + t * part * Fraction(9, 5))
             assert corners[t, axis] == min(max(exact, -28), 64)
     whole = leaving_corners(np.array([0.5, 0.5 - 12.4 / 36]), np.array([0.0, 3.2 / 36]), 20)
     exact = [18 - Fraction(62, 5) + (t + 1) * Fraction(16, 5) for t in range(20)]
@@ -82,32 +78,19 @@ def test_right_angles_move_along_one_axis_at_exact_pixels(angle):
     assert (whole[:, 0] == 18).all()
 
 
-def test_official_speed_is_the_official_step():
-    assert step_length(OFFICIAL_SPEED) == OFFICIAL_STEP
-
-
-def path_centres(angle, speed):
-    """(20, 2) exact centres of the digit in pixels of the canvas."""
+def path_corners(angle, speed):
+    """(20, 2) exact places of the digit's corner in pixels of the canvas."""
     start = np.array(controlled_start(angle, speed))
-    steps = np.arange(1, 21)[:, None] * step_length(speed) * np.array(direction(angle))
-    return 36 * (start + steps) + 14
-
-
-def test_training_path_is_centred_and_straight():
-    centres = path_centres(20, 0.05)
-    assert (centres[0] + centres[-1]) / 2 == pytest.approx([32, 32], abs=1e-12)
-    steps = np.diff(centres, axis=0)
-    assert np.hypot(steps[:, 0], steps[:, 1]) == pytest.approx(np.full(19, 0.05 * 64), abs=1e-12)
-    angles = np.degrees(np.arctan2(steps[:, 0], steps[:, 1]))
-    assert angles == pytest.approx(np.full(19, 20.0), abs=1e-10)
+    return 36 * (start + np.arange(1, 21)[:, None] * speed * np.array(direction(angle)))
 
 
 @pytest.mark.parametrize(
-    ("angle", "speed"), [(25, 0.05), (30, 0.05), (35, 0.05), (20, 0.055), (20, 0.06), (20, 0.065)]
+    ("angle", "speed"),
+    [(20, 0.05), (25, 0.05), (30, 0.05), (35, 0.05), (20, 0.055), (20, 0.06), (20, 0.065)],
 )
-def test_unfamiliar_paths_start_where_the_training_path_does(angle, speed):
-    centres, training = path_centres(angle, speed), path_centres(20, 0.05)
-    assert centres[0] == pytest.approx(training[0], abs=1e-12)
-    dy, dx = centres[-1] - centres[0]
-    assert math.degrees(math.atan2(dy, dx)) == pytest.approx(angle)
-    assert math.hypot(dy, dx) == pytest.approx(19 * speed * 64)
+def test_controlled_paths_are_straight_from_one_place(angle, speed):
+    corners = path_corners(angle, speed)
+    assert corners[0] == pytest.approx([7, -3], abs=1e-12)
+    steps = np.diff(corners, axis=0)
+    assert np.hypot(steps[:, 0], steps[:, 1]) == pytest.approx(np.full(19, speed * 36), abs=1e-12)
+    assert np.degrees(np.arctan2(steps[:, 0], steps[:, 1])) == pytest.approx(np.full(19, angle))

@@ -19,7 +19,6 @@ from spgru.data.trajectories import (
     bouncing_corners,
     direction,
     leaving_corners,
-    step_length,
 )
 
 __all__ = ["Layout", "Protocol", "draw_layout"]
@@ -47,7 +46,7 @@ class Protocol:
     angle: float | None = None
     """Fixed direction in degrees, 0 to the right, 90 downwards; None draws it evenly."""
     speed: float = OFFICIAL_SPEED
-    """Distance per frame as a fraction of the 64-pixel canvas."""
+    """Distance per frame as a fraction of those 36 pixels."""
     noise: float = 0.0
     """b: every pixel gets Unif(0, b) added, and the sum is clipped to 1."""
     boundary: Boundary = "bounce"
@@ -57,7 +56,7 @@ class Protocol:
         check_count("digits", self.digits, 1)
         check_count("frames", self.frames, 1)
         check_choice("boundary", self.boundary, get_args(Boundary))
-        check_number("speed", self.speed, low=0, unit=" (fraction of the canvas per frame)")
+        check_number("speed", self.speed, low=0, unit=" (fraction of 36 pixels per frame)")
         check_number("noise", self.noise, low=0, high=1)
         if self.angle is not None:
             check_number("angle", self.angle, unit=" (degrees), or None to draw it")
@@ -97,5 +96,5 @@ def draw_layout(
     else:
         heading = np.broadcast_to(np.array(direction(protocol.angle)), start.shape)
     move = bouncing_corners if protocol.boundary == "bounce" else leaving_corners
-    corners = move(start, step_length(protocol.speed) * heading, protocol.frames)
+    corners = move(start, protocol.speed * heading, protocol.frames)
     return Layout(digits, corners)

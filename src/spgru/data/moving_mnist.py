@@ -53,7 +53,7 @@ class MovingMNIST:
         start: fixed position (y, x) one step before the first frame, as a fraction of the 36
             pixels by which a digit can move within the canvas; None draws it.
         angle: fixed direction in degrees, 0 to the right, 90 downwards; None draws it.
-        speed: distance per frame as a fraction of the canvas.
+        speed: distance per frame as a fraction of those 36 pixels.
         noise: b, every pixel gets Unif(0, b) added and the sum is clipped to 1.
         boundary: `"bounce"` clamps at the edge and turns back; `"leave"` goes straight on, clipped
             at the edge.
@@ -124,15 +124,16 @@ class MovingMNIST:
     ) -> MovingMNIST:
         """One digit on a fixed straight line, which it follows off the canvas.
 
-        The defaults are the training path of the controlled study: 20 degrees, 5 % of the canvas
-        per frame, no noise, the middle of its 20 frames in the middle of the canvas. Other angles
-        and speeds have their first frame where the training path has its first frame.
+        The defaults are the training path of the controlled study: 20 degrees, no noise, and 5 %
+        of the 36 pixels by which a digit can move per frame. Other angles and speeds have their
+        first frame where it has its first frame, and those of the study stay in view to the end.
+        (The paper says 5 % of the image; at 3.2 pixels per frame a digit would leave it.)
 
         Args:
             options: any other argument of `MovingMNIST` except `start` and `boundary`.
         """
         heading = check_number("angle", angle, unit=" (degrees)")
-        pace = check_number("speed", speed, low=0, unit=" (fraction of the canvas per frame)")
+        pace = check_number("speed", speed, low=0, unit=" (fraction of 36 pixels per frame)")
         return cls(
             batch_size,
             digits,

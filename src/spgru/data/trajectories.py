@@ -2,7 +2,8 @@
 
 A position is the place (y, x) of a digit's top-left corner as a fraction of the 36 pixels by which
 it can move without leaving the canvas: 0 touches the top or left edge, 1 the bottom or right edge.
-Angles follow the official protocol, velocity = (sin, cos): 0 degrees moves right, 90 down.
+A speed is a distance per frame in the same unit, as in the official generator, which calls those 36
+pixels its canvas. Angles follow it too, velocity = (sin, cos): 0 degrees moves right, 90 down.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ __all__ = [
     "CANVAS",
     "OFFICIAL_FRAMES",
     "OFFICIAL_SPEED",
-    "OFFICIAL_STEP",
     "SLACK",
     "Boundary",
     "bouncing_corners",
     "controlled_start",
     "direction",
     "leaving_corners",
-    "step_length",
 ]
 
 Boundary = Literal["bounce", "leave"]
@@ -36,18 +35,14 @@ CANVAS = 64
 SLACK = CANVAS - DIGIT
 """Pixels by which a digit can move without leaving the canvas."""
 OFFICIAL_FRAMES = 20
-OFFICIAL_STEP = 0.1
-"""Distance per frame in the official protocol, as a fraction of `SLACK`."""
-OFFICIAL_SPEED = OFFICIAL_STEP * SLACK / CANVAS
-"""The same distance as a fraction of the canvas: 0.05625."""
+OFFICIAL_SPEED = 0.1
 
 CONTROLLED_ANGLE = 20.0
 CONTROLLED_SPEED = 0.05
-
-
-def step_length(speed: float) -> float:
-    """Distance per frame as a fraction of `SLACK`, for a speed as a fraction of the canvas."""
-    return speed * CANVAS / SLACK
+# Pixels (y, x) of the corner in the first frame of every controlled path. Digits have some four
+# blank pixels on each side, so this far left even the fastest path of the study, 20 frames at
+# 6.5 %, shows the whole digit to the end.
+_CONTROLLED_CORNER = 7.0, -3.0
 
 
 def direction(angle: float) -> tuple[float, float]:
@@ -111,12 +106,8 @@ def leaving_corners(
 def controlled_start(angle: float, speed: float) -> tuple[float, float]:
     """Start (one step before the first frame) of a path of the controlled study.
 
-    The training path (20 degrees, 5 % of the canvas per frame, 20 frames) is centred: half-way
-    between its first and last frame the digit is in the middle of the canvas. Every other angle
-    and speed has its first frame where the training path has its first frame.
+    Every angle and speed has its first frame at the same place.
     """
-    training_y, training_x = direction(CONTROLLED_ANGLE)
-    half = step_length(CONTROLLED_SPEED) * (OFFICIAL_FRAMES - 1) / 2
     y, x = direction(angle)
-    step = step_length(speed)
-    return 0.5 - half * training_y - step * y, 0.5 - half * training_x - step * x
+    first_y, first_x = (pixels / SLACK for pixels in _CONTROLLED_CORNER)
+    return first_y - speed * y, first_x - speed * x

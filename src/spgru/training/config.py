@@ -39,7 +39,7 @@ class DataConfig:
         path: `"random"` by the official protocol, or `"controlled"`, one straight line
         digits: in each sequence
         angle: in degrees; None draws it, or on the controlled path takes that of the study
-        speed: fraction of the canvas per frame; None for that of the protocol or the study
+        speed: fraction of 36 pixels per frame; None for that of the protocol or the study
         noise: b of Unif(0, b) added to every pixel
         directory: folder with your own MNIST files; None for the packaged ones
     """

@@ -1,6 +1,6 @@
 """Several processes as one: started by torchrun, each with its part of every batch.
 
-    torchrun --nproc-per-node=2 --max-restarts=3 -m spgru train configs/small.yaml
+    torchrun --nproc-per-node=2 --max-restarts=3 -m spgru train CONFIG.yaml
 
 `batch_size` is that of all processes together, and every process takes its contiguous part. Losses
 are means over a batch plus one divergence of the weights, and DistributedDataParallel averages

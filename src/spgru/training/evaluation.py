@@ -87,6 +87,7 @@ def evaluation_sets(
     batch_size: int,
     device: torch.device,
     official: str | Path | None = None,
+    directory: str | Path | None = None,
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Names and batches (20, B, 64, 64) of test sequences that every model is asked about.
 
@@ -95,8 +96,14 @@ def evaluation_sets(
             digits on the path of the controlled study with one thing changed, see `CONTROLLED_SETS`
         sequences: of each; None for 10,000, or 100 of each controlled set
         official: path of the official file, in place of the regenerated set
+        directory: folder with your own MNIST files, for controlled paths
     """
     if kind == "two-digits":
+        if directory is not None:
+            raise ValueError(
+                "the two-digit test set is made of the packaged digits; leave your own out, or "
+                "ask for controlled paths"
+            )
         test = MovingMNISTTest(official)
         yield (
             f"two digits, {test.source}",
@@ -109,7 +116,7 @@ def evaluation_sets(
         for value in values:
             yield (
                 f"{changed} {value:g}",
-                _controlled(changed, value, sequences or 100, batch_size, device),
+                _controlled(changed, value, sequences or 100, batch_size, device, directory),
             )
 
 
@@ -124,11 +131,16 @@ def _two_digits(
 
 
 def _controlled(
-    changed: str, value: float, sequences: int, batch_size: int, device: torch.device
+    changed: str,
+    value: float,
+    sequences: int,
+    batch_size: int,
+    device: torch.device,
+    directory: str | Path | None,
 ) -> Iterator[Tensor]:
     size = min(batch_size, sequences)
     # A seed of its own: every model is asked about the same sequences.
     options: dict[str, Any] = {changed: value, "split": "test", "seed": _SEED, "device": device}
-    data = MovingMNIST.controlled(size, **options)
+    data = MovingMNIST.controlled(size, directory=directory, **options)
     for start in range(0, sequences, size):
         yield next(data)[:, : sequences - start]

@@ -1,0 +1,70 @@
+"""The variance that drawing weights gives, beside the closed form: `spgru.audit` for pixels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgru.nn.weight import sampling
+
+__all__ = ["BruteForce", "brute_force"]
+
+
+class BruteForce(NamedTuple):
+    """Of every group of sequences: variance summed over pixels, mean over frames and sequences."""
+
+    closed: Tensor
+    """(G,) in closed form"""
+    true: Tensor
+    """(G,) over networks with drawn weights, each keeping its weights over time"""
+    true_error: Tensor
+    """(G,) standard error of `true`"""
+
+    @property
+    def ratio(self) -> Tensor:
+        """(G,) closed over true: 1 is right, below 1 too sure"""
+        return self.closed / self.true
+
+    @property
+    def ratio_error(self) -> Tensor:
+        """(G,) standard error of `ratio`, to first order"""
+        return self.ratio * self.true_error / self.true
+
+
+@torch.no_grad()
+def brute_force(model: Any, seen: Tensor, draws: int, seed: int = 0) -> BruteForce:
+    """Closed form against drawn networks.
+
+    All sequences see the same drawn networks, so a standard error is that over networks of the
+    mean over a group, not over its sequences.
+
+    Args:
+        model: of `spgru.models`
+        seen: (T, G, B, height, width), G groups of B sequences
+        draws: networks drawn
+    """
+    groups = seen.shape[1]
+    frames = seen.flatten(1, 2)
+    closed = model.predict(frames)
+
+    def grouped(pixels: Tensor) -> Tensor:
+        """(T, G * B, height, width) -> (G,)"""
+        return pixels.sum((-2, -1)).mean(0).reshape(groups, -1).mean(1)
+
+    first = torch.zeros_like(closed.mean, dtype=torch.float64)
+    second = torch.zeros_like(first)
+    squares = first.new_empty(draws, groups)
+    generator = torch.Generator(seen.device).manual_seed(seed)
+    for draw in range(draws):
+        with sampling(model, generator):
+            # Of one network the logits are certain, and so is their sigmoid.
+            pixels = torch.sigmoid(model.predict_logits(frames).mean)
+        deviation = pixels.double() - closed.mean
+        first += deviation
+        second += deviation.square()
+        squares[draw] = grouped(deviation.square())
+    true = (second - first.square() / draws) / (draws - 1)
+    error = squares.std(0) / draws**0.5
+    return BruteForce(grouped(closed.var.double()).cpu(), grouped(true).cpu(), error.cpu())

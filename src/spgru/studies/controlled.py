@@ -1,0 +1,155 @@
+"""Controlled paths: does uncertainty rise when the input leaves the trained path?
+
+One digit on a straight line at one angle and speed is all the networks ever see. Then angle, speed
+or noise deviate, and the variance of the predicted pixels is summed over each frame and averaged
+over time and test sequences, for an SP-GRU and for an LSTM with Monte Carlo dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgru.studies import controlled_report
+from spgru.studies.brute_force import brute_force
+from spgru.studies.controlled_pictures import save_curves, save_pictures
+from spgru.studies.guesses import measure_guesses
+from spgru.studies.prediction import Measured, compare, parameters, predict
+from spgru.studies.runs import Member, Settings, members
+from spgru.studies.sequences import DEVIATIONS, FAMILIAR, Deviation, Pairs, controlled_pairs
+from spgru.studies.statistics import rank_correlation
+from spgru.studies.study import Results, Row, Study
+from spgru.training.evaluation import CONTROLLED_SETS
+
+__all__ = ["MODELS", "STUDY", "first_of", "measure_model"]
+
+MODELS = {"controlled_sp_gru": "SP-GRU", "controlled_mc_lstm": "MC-LSTM"}
+"""What the runs are called."""
+
+
+def _members(settings: Settings) -> list[Member]:
+    return members(settings, MODELS)
+
+
+def first_of(run: str, settings: Settings) -> Member:
+    """The network whose pictures are shown."""
+    return Member(run, settings.all_seeds[0])
+
+
+def _all_pairs(settings: Settings, count: int) -> dict[Deviation, Pairs]:
+    """Test sequences of every deviation; the familiar ones stand under each kind."""
+    familiar = controlled_pairs(settings, FAMILIAR, count)
+    return {
+        deviation: familiar
+        if deviation.is_familiar
+        else controlled_pairs(settings, deviation, count)
+        for deviation in DEVIATIONS
+    }
+
+
+def _measure(settings: Settings, folder: Path) -> Results:
+    scale = settings.scale
+    pairs = _all_pairs(settings, scale.sequences)
+    results: Results = {name: [] for name in ("models", "curves", "correlation", "audit")}
+    results["canvas"] = [
+        {
+            "kind": deviation.kind,
+            "value": deviation.value,
+            "frame": frame + 1,
+            "visible": found.visible[frame].item(),
+        }
+        for deviation, found in pairs.items()
+        for frame in range(len(found.visible))
+    ]
+    results["guesses"] = measure_guesses(settings, pairs[FAMILIAR])
+    for member in _members(settings):
+        model, label = settings.load(member), MODELS[member.run]
+        who = {"model": label, "seed": member.seed}
+        results["models"].append(
+            {
+                **who,
+                "parameters": parameters(model),
+                "steps": settings.used_config(member)["steps"],
+                "draws": 0 if label == "SP-GRU" else scale.draws,
+            }
+        )
+        curves, correlation = measure_model(model, pairs, scale.draws)
+        results["curves"] += [{**who, **row} for row in curves]
+        results["correlation"] += [{**who, **row} for row in correlation]
+        if label == "SP-GRU":
+            sets = {d: p.seen[:, : scale.audit_sequences] for d, p in pairs.items()}
+            audit = _audit(model, sets, scale.audit_draws)
+            results["audit"] += [{**who, **row} for row in audit]
+    shown = settings.load(first_of("controlled_sp_gru", settings))
+    save_pictures(folder, settings, shown, pairs)
+    return results
+
+
+def measure_model(
+    model: Any, pairs: dict[Deviation, Pairs], draws: int
+) -> tuple[list[Row], list[Row]]:
+    """Variance and error of every deviation, and their rank correlation over sequences."""
+    familiar = _compare(model, pairs[FAMILIAR], draws)
+    found = {
+        deviation: familiar if deviation.is_familiar else _compare(model, pair, draws)
+        for deviation, pair in pairs.items()
+    }
+    curves = [
+        {
+            "kind": deviation.kind,
+            "value": deviation.value,
+            "variance": measured.variance.mean().item(),
+            "variance_per_ink": (measured.variance.sum() / measured.ink.sum()).item(),
+            "error": measured.error.mean().item(),
+            "nats": measured.nats.mean().item(),
+        }
+        for deviation, measured in found.items()
+    ]
+
+    def correlated(chosen: Callable[[Deviation], bool]) -> float | None:
+        sets = [measured for deviation, measured in found.items() if chosen(deviation)]
+        variance = torch.cat([measured.variance for measured in sets])
+        return rank_correlation(variance, torch.cat([measured.error for measured in sets]))
+
+    # Pooled, the familiar sequences count once although they stand under each kind.
+    pooled = correlated(lambda d: not d.is_familiar or d == FAMILIAR)
+    rows: list[Row] = [{"over": "all", "spearman": pooled}]
+    for kind in CONTROLLED_SETS:
+        own = correlated(lambda d, kind=kind: d.kind == kind)  # type: ignore[misc]
+        rows.append({"over": kind, "spearman": own})
+    return curves, rows
+
+
+def _compare(model: Any, pair: Pairs, draws: int) -> Measured:
+    return compare(predict(model, pair.seen, draws), pair.after)
+
+
+def _audit(model: Any, sets: dict[Deviation, Tensor], draws: int) -> list[Row]:
+    """Closed form against drawn weights for every deviation, on a few sequences."""
+    found = brute_force(model, torch.stack(list(sets.values()), 1), draws)
+    return [
+        {
+            "kind": deviation.kind,
+            "value": deviation.value,
+            "closed": found.closed[k].item(),
+            "true": found.true[k].item(),
+            "true_error": found.true_error[k].item(),
+            "ratio": found.ratio[k].item(),
+            "ratio_error": found.ratio_error[k].item(),
+        }
+        for k, deviation in enumerate(sets)
+    ]
+
+
+STUDY = Study(
+    name="controlled",
+    title="Controlled paths: does uncertainty rise off the trained path?",
+    members=_members,
+    measure=_measure,
+    draw=save_curves,
+    report=controlled_report.report,
+)

@@ -1,0 +1,194 @@
+"""What the numbers of the controlled study say."""
+
+from __future__ import annotations
+
+from spgru.studies.guesses import least_error
+from spgru.studies.markdown import bullets, count, figure, number, table, yes_no
+from spgru.studies.statistics import growth, mean, rises, spread
+from spgru.studies.study import Results, Row
+
+__all__ = ["curve", "report", "seeds_of"]
+
+
+def seeds_of(rows: list[Row], model: str) -> list[int]:
+    return sorted({row["seed"] for row in rows if row["model"] == model})
+
+
+def curve(
+    rows: list[Row], model: str, seed: int, kind: str, column: str = "variance"
+) -> list[float]:
+    """One column along a kind of deviation, from the familiar value on."""
+    chosen = (model, seed, kind)
+    return [row[column] for row in rows if (row["model"], row["seed"], row["kind"]) == chosen]
+
+
+def _ordered(rows: list[Row], column: str) -> list[str]:
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def report(results: Results) -> str:
+    curves = results["curves"]
+    models, kinds = _ordered(curves, "model"), _ordered(curves, "kind")
+    return "\n\n".join(
+        [
+            "One digit on one straight path is all that the networks were trained on. Each number "
+            "below is the predicted variance of the pixels, summed over a frame and averaged over "
+            "frames 11 to 20 and over the test sequences of a deviation.",
+            "## What was found",
+            bullets(_findings(results, models, kinds)),
+            figure("curves.png", "Mean over seeds; the band is the range of all seeds"),
+            "## Variance and error",
+            _curve_table(curves, models, kinds),
+            _models_table(results["models"]),
+            "On the familiar path, without a network:",
+            table(
+                ["guess", "squared error", "nats per frame"],
+                [list(row.values()) for row in results["guesses"]],
+            ),
+            "## Does the variance know where the error is?",
+            "Spearman's rank correlation, over test sequences, of predicted variance and true "
+            "squared error.",
+            _correlation_table(results["correlation"], models),
+            "## How true is the variance?",
+            "Closed form over brute force: the variance of the same pixels over networks with "
+            "drawn weights (± one standard error). Below 1 the closed form is too sure.",
+            _audit_table(results["audit"]),
+            "## What is on the canvas",
+            _canvas_text(results["canvas"]),
+            figure("trajectories.png", "Paths"),
+            "## Pictures",
+            *[figure(f"{kind}.png", f"Deviating {kind}, first seed") for kind in kinds],
+            figure("prediction.gif", "What is there, prediction, uncertainty"),
+        ]
+    )
+
+
+def _findings(results: Results, models: list[str], kinds: list[str]) -> list[str]:
+    curves = results["curves"]
+    lines, contradictions = [], []
+    for model in models:
+        seeds = seeds_of(curves, model)
+        for kind in kinds:
+            answers = [rises(curve(curves, model, seed, kind)) for seed in seeds]
+            ratios = [growth(curve(curves, model, seed, kind)) for seed in seeds]
+            middle, low, high = spread(ratios)
+            lines.append(
+                f"{model}, {kind}: variance rises monotonically for every seed: {count(answers)}; "
+                f"farthest over familiar {number(middle)} ({number(low)} to {number(high)})."
+            )
+            if not all(answers):
+                contradictions.append(f"{model} over {kind}")
+    errors = [
+        mean([curve(curves, model, s, kinds[0], "error")[0] for s in seeds_of(curves, model)])
+        for model in models
+    ]
+    lines.append(
+        "Squared error per frame on the familiar path: "
+        + ", ".join(f"{m} {number(e)}" for m, e in zip(models, errors, strict=True))
+        + f"; within 10 % of each other, as the paper trained them: "
+        f"{yes_no(max(errors) <= 1.1 * min(errors))}."
+    )
+    bar = least_error(results)
+    lines += [
+        f"{model} predicts the familiar path better than anyone can without a network "
+        f"(squared error {number(bar)}): {yes_no(error < bar)}."
+        for model, error in zip(models, errors, strict=True)
+    ]
+    audited = [row["ratio"] for row in results["audit"]]
+    lines.append(f"Closed form over brute force: {number(min(audited))} to {number(max(audited))}.")
+    lines.append(
+        "The paper says that uncertainty increases with every kind of deviation for both models: "
+        + (
+            "confirmed here."
+            if not contradictions
+            else f"not so here for {_listed(contradictions)}."
+        )
+    )
+    return lines
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _over_seeds(rows: list[Row], column: str) -> str:
+    values = [row[column] for row in rows if row[column] is not None]
+    if not values:
+        return number(None)
+    middle, low, high = spread(values)
+    band = f" ({number(low)} to {number(high)})" if len(values) > 1 else ""
+    return f"{number(middle)}{band}"
+
+
+def _curve_table(curves: list[Row], models: list[str], kinds: list[str]) -> str:
+    columns = ("variance", "error", "nats")
+    rows: list[list[object]] = []
+    for kind in kinds:
+        for value in dict.fromkeys(row["value"] for row in curves if row["kind"] == kind):
+            cells: list[object] = [kind, value]
+            for model in models:
+                own = [
+                    r for r in curves if (r["model"], r["kind"], r["value"]) == (model, kind, value)
+                ]
+                cells += [_over_seeds(own, column) for column in columns]
+            rows.append(cells)
+    names = {"variance": "variance", "error": "squared error", "nats": "nats per frame"}
+    header = ["deviation", "value", *[f"{m}: {names[c]}" for m in models for c in columns]]
+    return table(header, rows)
+
+
+def _models_table(rows: list[Row]) -> str:
+    columns = ("parameters", "steps", "draws")
+    one_each = {row["model"]: [row["model"], *[row[name] for name in columns]] for row in rows}
+    return table(["model", *columns], list(one_each.values()))
+
+
+def _correlation_table(rows: list[Row], models: list[str]) -> str:
+    kinds = _ordered(rows, "over")
+    lines = []
+    for model in models:
+        for seed in seeds_of(rows, model):
+            own = {
+                row["over"]: row["spearman"]
+                for row in rows
+                if row["model"] == model and row["seed"] == seed
+            }
+            lines.append([model, seed, *[own[kind] for kind in kinds]])
+    return table(["model", "seed", *kinds], lines)
+
+
+def _audit_table(rows: list[Row]) -> str:
+    seeds = sorted({row["seed"] for row in rows})
+    sets = dict.fromkeys((row["kind"], row["value"]) for row in rows)
+    lines = []
+    for kind, value in sets:
+        own = [row for row in rows if (row["kind"], row["value"]) == (kind, value)]
+        by_seed = {row["seed"]: row for row in own}
+        cells = [
+            f"{number(by_seed[s]['ratio'])} ± {number(by_seed[s]['ratio_error'], 2)}" for s in seeds
+        ]
+        truth = mean([row["true"] for row in own])
+        lines.append([kind, value, mean([row["closed"] for row in own]), truth, *cells])
+    header = ["deviation", "value", "closed form", "brute force"]
+    return table([*header, *[f"ratio, seed {seed}" for seed in seeds]], lines)
+
+
+def _canvas_text(rows: list[Row]) -> str:
+    sets = dict.fromkeys((row["kind"], row["value"]) for row in rows)
+    lines, lost = [], []
+    for kind, value in sets:
+        own = [row for row in rows if (row["kind"], row["value"]) == (kind, value)]
+        predicted = mean([row["visible"] for row in own if row["frame"] > len(own) // 2])
+        gone = [row["frame"] for row in own if row["visible"] < 0.99]
+        lines.append([kind, value, predicted, ", ".join(map(str, gone)) or "none"])
+        if predicted < 0.9:
+            lost.append(f"{kind} {number(value)} ({number(1 - predicted, 2)} lost)")
+    note = (
+        "A digit that leaves the canvas has fewer pixels to be uncertain about: read the sums "
+        f"above with that in mind for {_listed(lost)}."
+        if lost
+        else "At every deviation at least 90 % of the digit stays on the canvas while it is to be "
+        "predicted."
+    )
+    header = ["deviation", "value", "visible in predicted frames", "frames with over 1 % lost"]
+    return f"{note}\n\n{table(header, lines)}"

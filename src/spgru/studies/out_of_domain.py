@@ -1,0 +1,181 @@
+"""Out of domain: one digit, or three, to a network that has only ever seen two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgru.studies.animation import Clip, save_animation
+from spgru.studies.markdown import bullets, figure, number, table, yes_no
+from spgru.studies.pictures import Cell, new_figure, save_frames
+from spgru.studies.prediction import Measured, compare
+from spgru.studies.runs import Settings
+from spgru.studies.statistics import auroc
+from spgru.studies.study import Results, Row, Study
+from spgru.studies.two_digits import MODELS, digits_of
+from spgru.studies.two_digits import STUDY as TWO_DIGITS
+
+__all__ = ["STUDY", "count_by_bin", "summarise"]
+
+FAMILIAR = 2
+NUMBERS = {1: "one digit", 2: "two digits", 3: "three digits"}
+EXPECTED_RATIO = 1.5
+"""Three digits shall have at least this much more variance than two."""
+_BINS = 30
+
+
+@torch.no_grad()
+def _measured(model: Any, settings: Settings, digits: int) -> Measured:
+    parts = []
+    for frames in digits_of(settings, digits, settings.scale.test_sequences):
+        seen, after = frames.chunk(2)
+        parts.append(compare(model.predict(seen), after))
+    return Measured(*[torch.cat(tensors) for tensors in zip(*parts, strict=True)])
+
+
+def _measure(settings: Settings, folder: Path) -> Results:
+    results: Results = {"domains": [], "histogram": []}
+    clips = {}
+    for member in TWO_DIGITS.members(settings):
+        model, label = settings.load(member), MODELS[member.run]
+        found = {digits: _measured(model, settings, digits) for digits in NUMBERS}
+        results["domains"] += [{"model": label, **row} for row in summarise(found)]
+        results["histogram"] += [{"model": label, **row} for row in _histogram(found)]
+        for digits, name in NUMBERS.items():
+            seen, after = next(digits_of(settings, digits, 1)).chunk(2)
+            clip = Clip(seen[:, 0], after[:, 0], model.predict(seen)[:, 0])
+            clips[f"{label}\n{name}"] = clip
+    _save_maps(folder / "maps.png", clips)
+    save_animation(folder / "prediction.gif", clips)
+    return results
+
+
+def summarise(found: dict[int, Measured]) -> list[Row]:
+    """Every number of digits beside the familiar one."""
+    known = found[FAMILIAR]
+    per_ink = {digits: (m.variance.sum() / m.ink.sum()).item() for digits, m in found.items()}
+    return [
+        {
+            "digits": digits,
+            "variance": measured.variance.mean().item(),
+            "ratio": (measured.variance.mean() / known.variance.mean()).item(),
+            "variance_per_ink": per_ink[digits],
+            "ratio_per_ink": per_ink[digits] / per_ink[FAMILIAR],
+            "error": measured.error.mean().item(),
+            "nats": measured.nats.mean().item(),
+            "auroc": None if digits == FAMILIAR else auroc(known.variance, measured.variance),
+            "sequences": len(measured.variance),
+        }
+        for digits, measured in found.items()
+    ]
+
+
+def _histogram(found: dict[int, Measured]) -> list[Row]:
+    """Counts of sequences by variance, in bins that all numbers of digits share."""
+    every = torch.cat([measured.variance for measured in found.values()])
+    low, high = every.min().item(), every.max().item()
+    edges = torch.linspace(low, high if high > low else low + 1, _BINS + 1, dtype=torch.float64)
+    return [
+        {
+            "digits": digits,
+            "from": edges[k].item(),
+            "to": edges[k + 1].item(),
+            "sequences": int(count),
+        }
+        for digits, measured in found.items()
+        for k, count in enumerate(count_by_bin(measured.variance, edges))
+    ]
+
+
+def count_by_bin(values: Tensor, edges: Tensor) -> list[int]:
+    """Values within each bin; the last bin holds its upper edge."""
+    bins = (torch.searchsorted(edges, values, right=True) - 1).clamp(0, len(edges) - 2)
+    return torch.bincount(bins, minlength=len(edges) - 1).tolist()
+
+
+def _save_maps(file: Path, clips: dict[str, Clip]) -> None:
+    frames = (0, 4, 9)
+    rows = {}
+    for name, clip in clips.items():
+        mean, std = clip.prediction.mean, clip.prediction.std
+        cells = [Cell("frame", clip.seen[-1])]
+        for source, kind in ((clip.after, "frame"), (mean, "frame"), (std, "uncertainty")):
+            cells += [Cell(kind, source[t]) for t in frames]
+        rows[name] = cells
+    names = [f"{part} {11 + t}" for part in ("truth", "mean", "uncertainty") for t in frames]
+    save_frames(file, ["seen last", *names], rows)
+
+
+def _draw(results: Results, folder: Path) -> None:
+    models = list(dict.fromkeys(row["model"] for row in results["histogram"]))
+    drawing = new_figure(5.5 * len(models), 3.2)
+    for model, axes in zip(models, drawing.subplots(1, len(models), squeeze=False)[0], strict=True):
+        for digits, name in NUMBERS.items():
+            rows = [
+                row
+                for row in results["histogram"]
+                if row["model"] == model and row["digits"] == digits
+            ]
+            edges = [row["from"] for row in rows] + [rows[-1]["to"]]
+            axes.stairs([row["sequences"] for row in rows], edges, label=name, fill=True, alpha=0.5)
+        axes.set(title=model, xlabel="variance of a frame", ylabel="sequences")
+        axes.legend(fontsize="small")
+    drawing.savefig(folder / "histogram.png", dpi=110)
+
+
+def _report(results: Results) -> str:
+    rows = results["domains"]
+    lines = []
+    for row in rows:
+        if row["digits"] == FAMILIAR:
+            continue
+        who = f"{row['model']}, {NUMBERS[row['digits']]}"
+        lines.append(
+            f"{who}: {number(row['ratio'])} times the variance of two digits "
+            f"({number(row['ratio_per_ink'])} times per predicted brightness); told from two "
+            f"digits by variance alone with AUROC {number(row['auroc'])}."
+        )
+        if row["digits"] > FAMILIAR:
+            lines.append(
+                f"{who}: at least {EXPECTED_RATIO} times the variance: "
+                f"{yes_no(row['ratio'] >= EXPECTED_RATIO)}; still higher per predicted "
+                f"brightness: {yes_no(row['ratio_per_ink'] > 1)}."
+            )
+    columns = {
+        "model": "model",
+        "digits": "digits",
+        "variance": "variance",
+        "ratio": "over two digits",
+        "variance_per_ink": "variance per brightness",
+        "ratio_per_ink": "over two digits",
+        "auroc": "AUROC",
+        "error": "squared error",
+        "nats": "nats per frame",
+    }
+    return "\n\n".join(
+        [
+            "Networks trained on two digits are shown one, two and three. More digits mean more "
+            "lit pixels, and with them more variance of any kind; variance per predicted "
+            "brightness takes that out. The paper says that three digits are recognised by "
+            "extremely high variance.",
+            "## What was found",
+            bullets(lines),
+            table(list(columns.values()), [[row[name] for name in columns] for row in rows]),
+            figure("histogram.png", "Test sequences by predicted variance"),
+            figure("maps.png", "One sequence of each"),
+            figure("prediction.gif", "What is there, prediction, uncertainty"),
+        ]
+    )
+
+
+STUDY = Study(
+    name="out-of-domain",
+    title="Out of domain: another number of digits",
+    members=TWO_DIGITS.members,
+    measure=_measure,
+    draw=_draw,
+    report=_report,
+)

@@ -1,0 +1,100 @@
+"""Figures: frames in a grid, and lines with bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+__all__ = ["COLOURS", "Cell", "Line", "Panel", "new_figure", "save_frames", "save_panels"]
+
+COLOURS = {"frame": "gray", "uncertainty": "magma"}
+"""Colour maps: frames from 0 to 1, uncertainty from 0 to the largest in the picture."""
+
+
+def new_figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the figures of a study need matplotlib; install it with pip install 'spgru[plot]'"
+        ) from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+class Cell(NamedTuple):
+    kind: str
+    """a key of `COLOURS`"""
+    pixels: Tensor
+    """(height, width)"""
+
+
+def save_frames(
+    path: Path,
+    columns: Sequence[str],
+    rows: Mapping[str, Sequence[Cell]],
+    title: str = "uncertainty: standard deviation, 0 to {top:.2g}",
+) -> None:
+    """A grid of frames.
+
+    Args:
+        columns: title of each column
+        rows: label of each row, and its cells, one per column
+        title: of the whole; {top} is the largest uncertainty, where the colours end
+    """
+    for label, cells in rows.items():
+        if len(cells) != len(columns):
+            raise ValueError(f"row {label!r} has {len(cells)} cells for {len(columns)} columns")
+    every = [cell for cells in rows.values() for cell in cells]
+    top = max(
+        (cell.pixels.max().item() for cell in every if cell.kind == "uncertainty"), default=0.0
+    )
+    highest = {"frame": 1.0, "uncertainty": max(top, 1e-9)}
+    figure = new_figure(1.1 * len(columns) + 0.8, 1.15 * len(rows) + 0.5)
+    grid = figure.subplots(len(rows), len(columns), squeeze=False)
+    for (label, cells), axes_of_row in zip(rows.items(), grid, strict=True):
+        for (kind, pixels), axes in zip(cells, axes_of_row, strict=True):
+            image = pixels.float().cpu().numpy()
+            axes.imshow(image, cmap=COLOURS[kind], vmin=0, vmax=highest[kind])
+            axes.set(xticks=[], yticks=[])
+        axes_of_row[0].set_ylabel(label, fontsize=9)
+    for name, axes in zip(columns, grid[0], strict=True):
+        axes.set_title(name, fontsize=8)
+    figure.suptitle(title.format(top=top), fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
+class Line(NamedTuple):
+    """Mean over seeds with the range of all seeds around it."""
+
+    x: Sequence[float]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+class Panel(NamedTuple):
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Line]
+    bottom: float | None = 0.0
+    """where the y axis starts; None for where its lines do"""
+
+
+def save_panels(path: Path, panels: Sequence[Sequence[Panel]]) -> None:
+    """A grid of panels, each with its lines and bands."""
+    figure = new_figure(4 * len(panels[0]), 3 * len(panels))
+    grid = figure.subplots(len(panels), len(panels[0]), squeeze=False)
+    for row, cells in zip(panels, grid, strict=True):
+        for panel, axes in zip(row, cells, strict=True):
+            for label, line in panel.lines.items():
+                (drawn,) = axes.plot(line.x, line.mean, "o-", label=label)
+                axes.fill_between(line.x, line.low, line.high, alpha=0.25, color=drawn.get_color())
+            axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+            axes.set_ylim(bottom=panel.bottom)
+            axes.set_xticks(sorted({x for line in panel.lines.values() for x in line.x}))
+            axes.legend(fontsize="small")
+    figure.savefig(path, dpi=110)

@@ -1,0 +1,55 @@
+"""Where numbers come from: machine, versions, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+__all__ = ["commit", "provenance"]
+
+
+def commit() -> str:
+    """The commit this code is of: SPGRU_COMMIT if set, what git says, or "unknown".
+
+    A machine that only has a copy of the files has no git to ask, hence the variable. "+changes"
+    tells that files differ from the commit.
+    """
+    named = os.environ.get("SPGRU_COMMIT")
+    if named:
+        return named
+    found = _git("rev-parse", "--short=12", "HEAD")
+    if not found or not _git("ls-files", Path(__file__).name):
+        return "unknown"  # or the commit of a folder that merely contains an installed copy
+    return found + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def provenance(device: torch.device) -> dict[str, str]:
+    """Hardware, versions and commit, to be asked for before the work starts."""
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    else:
+        hardware = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
+    return {
+        "hardware": hardware,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": commit(),
+    }

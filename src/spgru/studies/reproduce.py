@@ -1,0 +1,83 @@
+"""From a study's name to its folder: train what is missing, measure, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
+from spgru.studies.provenance import provenance
+from spgru.studies.runs import Settings, Stopped, train_all
+from spgru.studies.study import Study, write_report, write_results
+from spgru.training.progress import Show
+
+__all__ = ["STUDIES", "UnfinishedError", "rebuild", "reproduce"]
+
+STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (controlled, maps, speed, two_digits, out_of_domain, deep_markov)
+}
+"""In the order of the paper; the slow trainings are shared."""
+
+
+class UnfinishedError(RuntimeError):
+    """Training stopped before its end; checkpoints are kept and the same call continues."""
+
+    def __init__(self, stopped: Stopped) -> None:
+        self.stopped = stopped
+        super().__init__(
+            f"stopped at step {stopped.step} of {stopped.steps} of {stopped.member.name}; "
+            "run again to continue"
+        )
+
+
+def reproduce(
+    names: Sequence[str],
+    settings: Settings,
+    *,
+    max_seconds: float | None = None,
+    show: Show = "auto",
+    command: str = "",
+) -> list[Path]:
+    """Train what the studies need and is not trained yet, then measure and report each.
+
+    Args:
+        names: keys of `STUDIES`
+        max_seconds: of training; measuring comes on top
+        show: how training reports progress
+        command: kept with the results
+
+    Returns:
+        the reports
+
+    Raises:
+        UnfinishedError: time was up, or a signal came.
+    """
+    studies = [STUDIES[name] for name in names]
+    origin = {"command": command, **provenance(settings.where)}
+    wanted = dict.fromkeys(member for study in studies for member in study.members(settings))
+    stopped = train_all(settings, wanted, max_seconds, show)
+    if stopped is not None:
+        raise UnfinishedError(stopped)
+    reports = []
+    for study in studies:
+        if show != "none":
+            print(f"measuring: {study.name}", flush=True)
+        folder = settings.folder(study.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+        results = study.measure(settings, folder)
+        seconds = round(time.perf_counter() - clock, 1)
+        write_results(study, settings, results, {**origin, "started": started, "seconds": seconds})
+        reports.append(write_report(study, folder))
+    return reports
+
+
+def rebuild(names: Sequence[str], settings: Settings) -> list[Path]:
+    """Tables, figures and reports again from the results.json of each study; nothing is measured.
+
+    Pictures of predictions stay as they are.
+    """
+    return [write_report(STUDIES[name], settings.folder(name)) for name in names]

@@ -1,0 +1,69 @@
+"""How large a study is. What is trained, and how long, stands in `configs/SCALE/RUN.yaml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["SCALES", "Scale"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Everything but the training.
+
+    Args:
+        name: folder of the training configurations
+        seeds: how many networks are trained for curves with a band, seeds 0, 1, ...
+        sequences: unfamiliar test sequences for each deviation of the controlled path
+        draws: networks drawn for a prediction by sampling
+        audit_sequences: on how many sequences of each deviation the variance is held against
+            brute force
+        audit_draws: networks drawn for that
+        test_sequences: of the two-digit test set, and of each number of digits out of domain
+        timed: predictions timed, after one that is not
+        timed_draws: networks drawn for each of them
+    """
+
+    name: str
+    seeds: int
+    sequences: int
+    draws: int
+    audit_sequences: int
+    audit_draws: int
+    test_sequences: int
+    timed: int
+    timed_draws: int
+
+    def __post_init__(self) -> None:
+        # A variance over draws, or a correlation over sequences, takes two of them.
+        two = ("sequences", "test_sequences", "draws", "audit_draws", "timed_draws")
+        for name, value in vars(self).items():
+            least = 2 if name in two else 1
+            if name != "name" and value < least:
+                raise ValueError(f"{name} is {value}; give at least {least}")
+
+
+SCALES = {
+    "small": Scale(
+        name="small",
+        seeds=3,
+        sequences=100,
+        draws=10,
+        audit_sequences=4,
+        audit_draws=60,
+        test_sequences=200,
+        timed=3,
+        timed_draws=50,
+    ),
+    "paper": Scale(
+        name="paper",
+        seeds=3,
+        sequences=100,
+        draws=50,
+        audit_sequences=20,
+        audit_draws=400,
+        test_sequences=10_000,
+        timed=20,
+        timed_draws=50,
+    ),
+}

@@ -1,0 +1,226 @@
+"""Two digits by the official protocol: cross entropy beside the published table.
+
+The uncertainty of a frame is expected to grow with its distance in time, forwards in prediction
+and backwards in reconstruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgru.data import MovingMNIST, MovingMNISTTest
+from spgru.data.render import unit_interval
+from spgru.functional import sigmoid
+from spgru.metrics import cross_entropy_per_frame
+from spgru.moments import Moments
+from spgru.studies.animation import Clip, save_animation
+from spgru.studies.markdown import bullets, figure, number, table, yes_no
+from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
+from spgru.studies.prediction import parameters
+from spgru.studies.runs import Member, Settings, members
+from spgru.studies.sequences import TEST_SEED
+from spgru.studies.statistics import growth, rank_correlation, rises
+from spgru.studies.study import Results, Row, Study
+
+__all__ = ["MODELS", "STUDY", "digits_of", "score_tasks"]
+
+MODELS = {"two_digits": "SP-GRU", "two_digits_conv": "conv SP-GRU"}
+PUBLISHED = {
+    "FC-LSTM (Shi et al.)": 483.2,
+    "ConvLSTM (Shi et al., on a test set of their own)": 367.1,
+    "Composite LSTM (Srivastava et al.)": 341.2,
+    "Dynamic filters (De Brabandere et al.)": 285.2,
+    "SP-GRU (the paper)": 277.1,
+    "Contextual RNN-GAN (Ghosh et al.)": 241.8,
+    "Video ladder network (Cricri et al.)": 187.7,
+    "Differentiable memory (Patraucean et al.)": 179.8,
+}
+"""Nats per frame of predicted frames, as published."""
+LIMITS = {"constant mean of every pixel": 674.0, "floor of any open-loop predictor": 114.6}
+PAPER = PUBLISHED["SP-GRU (the paper)"]
+_AT_A_TIME = {"cpu": 50, "cuda": 200}
+"""sequences"""
+
+
+def _members(settings: Settings) -> list[Member]:
+    return members(settings, (), single=MODELS)
+
+
+def digits_of(settings: Settings, digits: int, count: int) -> Iterator[Tensor]:
+    """`count` test sequences by the official protocol, in batches (20, B, 64, 64)."""
+    size = min(_AT_A_TIME[settings.where.type], count)
+    options: dict[str, Any] = {"split": "test", "seed": TEST_SEED, "directory": settings.mnist}
+    data = MovingMNIST(size, digits, device=settings.where, **options)
+    for start in range(0, count, size):
+        yield next(data)[:, : count - start]
+
+
+def _test_set(settings: Settings) -> Iterator[Tensor]:
+    """The regenerated test set; of a user's own digits, sequences made the same way."""
+    count = settings.scale.test_sequences
+    if settings.mnist is not None:
+        yield from digits_of(settings, 2, count)
+        return
+    test = MovingMNISTTest()
+    size = _AT_A_TIME[settings.where.type]
+    for start in range(0, count, size):
+        frames = test.sequences(start, min(start + size, count), settings.where)
+        yield unit_interval(frames, torch.float32)
+
+
+def _answers(model: Any, seen: Tensor, after: Tensor) -> dict[str, tuple[Moments, Tensor]]:
+    """Pixels and their target for all that a model gives, nearest in time first."""
+    future, reconstruction = model(seen)
+    found = {}
+    if future is not None:
+        found["prediction"] = (sigmoid(future, model.config.rule), after)
+    if reconstruction is not None:
+        found["reconstruction"] = (sigmoid(reconstruction, model.config.rule), seen.flip(0))
+    return found
+
+
+@torch.no_grad()
+def score_tasks(model: Any, batches: Iterator[Tensor]) -> tuple[list[Row], list[Row]]:
+    """Scores of everything a model gives, and its variance and error by distance in time.
+
+    Args:
+        batches: (2 T, B, height, width), the first half the input
+    """
+    parts: dict[str, dict[str, list[Tensor]]] = {}
+    for frames in batches:
+        for task, (pixels, target) in _answers(model, *frames.chunk(2)).items():
+            sums = {
+                "nats": cross_entropy_per_frame(pixels, target).double(),
+                "error": (pixels.mean - target).double().square().sum((-2, -1)),
+                "variance": pixels.var.double().sum((-2, -1)),
+            }
+            for name, values in sums.items():
+                parts.setdefault(task, {}).setdefault(name, []).append(values.cpu())
+    scores, by_distance = [], []
+    for task, lists in parts.items():
+        found = {name: torch.cat(values, 1) for name, values in lists.items()}  # (T, N) each
+        of_sequence = {name: values.mean(0) for name, values in found.items()}
+        row: Row = {"task": task}
+        row |= {name: values.mean().item() for name, values in of_sequence.items()}
+        row["spearman"] = rank_correlation(of_sequence["variance"], of_sequence["error"])
+        row["sequences"] = len(of_sequence["nats"])
+        scores.append(row)
+        for distance in range(len(found["nats"])):
+            means = {name: values[distance].mean().item() for name, values in found.items()}
+            by_distance.append({"task": task, "distance": distance + 1, **means})
+    return scores, by_distance
+
+
+def _measure(settings: Settings, folder: Path) -> Results:
+    results: Results = {"scores": [], "by_distance": []}
+    clips = {}
+    example = next(digits_of(settings, 2, 1))
+    for member in _members(settings):
+        model, label = settings.load(member), MODELS[member.run]
+        scores, by_distance = score_tasks(model, _test_set(settings))
+        size = {"parameters": parameters(model), "steps": settings.used_config(member)["steps"]}
+        results["scores"] += [{"model": label, **size, **row} for row in scores]
+        results["by_distance"] += [{"model": label, **row} for row in by_distance]
+        with torch.no_grad():
+            answers = _answers(model, *example.chunk(2))
+        for task, (pixels, target) in answers.items():
+            _save_task(folder / f"{member.run}_{task}.png", pixels[:, 0], target[:, 0], task)
+        if "prediction" in answers:
+            pixels, target = answers["prediction"]
+            clips[label] = Clip(example[: len(target), 0], target[:, 0], pixels[:, 0])
+    save_animation(folder / "prediction.gif", clips)
+    return results
+
+
+def _save_task(file: Path, pixels: Moments, target: Tensor, task: str) -> None:
+    """(T, height, width) both"""
+    sign, first = ("+", 1) if task == "prediction" else ("-", 0)
+    rows = {
+        "truth": [Cell("frame", frame) for frame in target],
+        "mean": [Cell("frame", frame) for frame in pixels.mean],
+        "uncertainty": [Cell("uncertainty", frame) for frame in pixels.std],
+    }
+    save_frames(file, [f"{sign}{t + first}" for t in range(len(target))], rows)
+
+
+def _curves(rows: list[Row], column: str) -> dict[str, list[float]]:
+    """By "model, task", along the distance in time."""
+    curves: dict[str, list[float]] = {}
+    for row in rows:
+        curves.setdefault(f"{row['model']}, {row['task']}", []).append(row[column])
+    return curves
+
+
+def _draw(results: Results, folder: Path) -> None:
+    panels = []
+    for column in ("variance", "error"):
+        lines = {
+            name: Line(range(1, len(values) + 1), values, values, values)
+            for name, values in _curves(results["by_distance"], column).items()
+        }
+        panels.append(Panel(f"{column} of a frame", "distance in time (frames)", column, lines))
+    save_panels(folder / "by_distance.png", [panels])
+
+
+def _report(results: Results) -> str:
+    scores = results["scores"]
+    entries: list[list[object]] = [[name, "published", nats] for name, nats in PUBLISHED.items()]
+    entries += [[name, "limit", nats] for name, nats in LIMITS.items()]
+    lines = []
+    for row in scores:
+        who = f"{row['model']} (here, {row['task']})"
+        if row["task"] == "prediction":
+            entries.append([f"**{who}**", "here", row["nats"]])
+            lines.append(
+                f"{who}: {number(row['nats'], 4)} nats per frame on {row['sequences']} sequences; "
+                f"at or below the paper's {PAPER}: {yes_no(row['nats'] <= PAPER)}."
+            )
+        else:
+            lines.append(f"{who}: {number(row['nats'], 4)} nats per frame.")
+    for name, values in _curves(results["by_distance"], "variance").items():
+        lines.append(
+            f"{name}: variance grows with every frame of distance in time: "
+            f"{yes_no(rises(values))}; last over first {number(growth(values))}."
+        )
+    cells = [[name, what, number(nats, 4)] for name, what, nats in sorted(entries, key=_nats)]
+    columns = ("model", "task", "nats", "error", "variance", "spearman", "parameters", "steps")
+    pictures = [
+        figure(f"{run}_{row['task']}.png", f"{label}, {row['task']}: nearest in time first")
+        for run, label in MODELS.items()
+        for row in scores
+        if row["model"] == label
+    ]
+    return "\n\n".join(
+        [
+            "Cross entropy of the predicted mean in nats per frame. The test set is regenerated by "
+            "the official protocol unless digits of your own were given.",
+            "## What was found",
+            bullets(lines),
+            table(["model", "", "nats per frame"], cells),
+            "Spearman's is the rank correlation of predicted variance and squared error over the "
+            "sequences.",
+            table(columns, [[row[name] for name in columns] for row in scores]),
+            figure("by_distance.png", "Variance and squared error by distance in time"),
+            *pictures,
+            figure("prediction.gif", "What is there, prediction, uncertainty"),
+        ]
+    )
+
+
+def _nats(entry: list[object]) -> Any:
+    return entry[2]
+
+
+STUDY = Study(
+    name="two-digits",
+    title="Two digits: cross entropy beside the published table",
+    members=_members,
+    measure=_measure,
+    draw=_draw,
+    report=_report,
+)

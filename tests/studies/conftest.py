@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("yaml")
+
+from spgru.studies import SCALES, Settings
+
+TINY = dataclasses.replace(
+    SCALES["small"],
+    seeds=2,
+    sequences=3,
+    draws=2,
+    audit_sequences=1,
+    audit_draws=2,
+    test_sequences=3,
+    timed=1,
+    timed_draws=2,
+)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Callable[..., Settings]:
+    """Settings of studies that take seconds."""
+    overrides = {
+        "model.hidden_size": 4,
+        "steps": 2,
+        "batch_size": 2,
+        "schedule.warmup": 1,
+    }
+    base = Settings(TINY, tmp_path / "studies", "cpu", overrides=overrides)
+
+    def make(**changes: Any) -> Settings:
+        return dataclasses.replace(base, **changes)
+
+    return make

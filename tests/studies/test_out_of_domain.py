@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spgru.studies.out_of_domain import STUDY, count_by_bin, summarise
+from spgru.studies.prediction import Measured
+
+
+def measured(variance: list[float], ink: float) -> Measured:
+    values = torch.tensor(variance, dtype=torch.float64)
+    return Measured(values, 2 * values, 3 * values, torch.full_like(values, ink))
+
+
+FOUND = {
+    1: measured([0.5, 1.5, 1.0], 5.0),
+    2: measured([1.0, 2.0, 3.0], 10.0),
+    3: measured([4.0, 2.5, 5.5], 15.0),
+}
+
+
+def test_beside_the_familiar_number() -> None:
+    one, two, three = summarise(FOUND)
+    assert (two["ratio"], two["ratio_per_ink"], two["auroc"]) == (1, 1, None)
+    assert three["ratio"] == pytest.approx(2)
+    assert three["ratio_per_ink"] == pytest.approx(2 / 1.5)
+    assert three["auroc"] == pytest.approx(8 / 9)
+    assert one["auroc"] == pytest.approx(1.5 / 9)
+    assert three["nats"] == pytest.approx(12)
+
+
+def test_histogram_is_that_of_numpy() -> None:
+    values = torch.rand(100, dtype=torch.float64)
+    edges = torch.linspace(values.min().item(), values.max().item(), 8, dtype=torch.float64)
+    expected, _ = np.histogram(values.numpy(), edges.numpy())
+    assert count_by_bin(values, edges) == expected.tolist()
+
+
+def test_the_report_says_yes_and_no() -> None:
+    rows = [{"model": "SP-GRU", **row} for row in summarise(FOUND)]
+    text = STUDY.report({"domains": rows, "histogram": []})
+    assert "SP-GRU, three digits: at least 1.5 times the variance: yes; still higher" in text
+    rows[2] |= {"ratio": 1.2, "ratio_per_ink": 0.9}
+    text = STUDY.report({"domains": rows, "histogram": []})
+    assert "at least 1.5 times the variance: no; still higher per predicted brightness: no." in text

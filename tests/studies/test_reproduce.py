@@ -1,0 +1,80 @@
+"""All studies from training to report, as small as they can be."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from spgru.studies import STUDIES, Settings, UnfinishedError, rebuild, reproduce
+from spgru.studies.study import read_results
+
+
+def check_folder(folder: Path) -> None:
+    document = json.loads((folder / "results.json").read_text())
+    assert document["commit"] == "abc123"
+    assert {"hardware", "python", "torch", "seeds", "command", "scale"} <= set(document)
+    for name, rows in document["results"].items():
+        with (folder / f"{name}.csv").open(newline="") as file:
+            written = list(csv.DictReader(file))
+        shown = [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows]
+        assert written == shown
+        assert rows
+    for name, config in document["configs"].items():
+        assert json.loads((folder / "configs" / f"{name}.json").read_text()) == config
+        assert config["steps"] == 2
+    report = (folder / "report.md").read_text()
+    linked = re.findall(r"\]\(([^)]+)\)", report)
+    assert all((folder / target).exists() for target in linked)
+    pictures = {path.name for path in folder.iterdir() if path.suffix in (".png", ".gif")}
+    assert pictures == set(linked) & pictures
+    assert {Path(name).suffix for name in pictures} == {".png", ".gif"}
+
+
+def run(name: str, settings: Settings) -> Path:
+    (report,) = reproduce([name], settings, show="none", command="spgru reproduce")
+    assert report == settings.folder(name) / "report.md"
+    return report
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study(tiny, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("SPGRU_COMMIT", "abc123")
+    settings = tiny(seeds=(0,))
+    report = run(name, settings)
+    check_folder(report.parent)
+    # From the numbers alone the very same report comes again.
+    text = report.read_text()
+    report.unlink()
+    assert rebuild([name], settings) == [report]
+    assert report.read_text() == text
+
+
+def test_studies_share_their_networks(tiny) -> None:
+    settings = tiny(seeds=(0,))
+    wanted = {name: set(study.members(settings)) for name, study in STUDIES.items()}
+    assert wanted["controlled"] == wanted["maps"] == wanted["speed"]
+    assert wanted["two-digits"] == wanted["out-of-domain"]
+    assert wanted["controlled"] & wanted["deep-markov"]
+    assert len(set.union(*wanted.values())) == 5
+
+
+def test_time_is_up_before_anything_is_measured(tiny) -> None:
+    settings = tiny(seeds=(0,))
+    with pytest.raises(UnfinishedError, match=r"step 1 of 2 of controlled_sp_gru-0; run again"):
+        reproduce(["controlled", "maps"], settings, max_seconds=0, show="none")
+    assert not settings.folder("controlled").exists()
+
+
+def test_no_report_without_results(tiny, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"results.json cannot be read .* run the study first"):
+        rebuild(["controlled"], tiny())
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        read_results(tmp_path)
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no results of a study"):
+        read_results(tmp_path)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from spgru.models import ModelConfig
+from spgru.studies import SCALES, Settings
+from spgru.studies.prediction import parameters
+from spgru.studies.runs import CONFIGS, Member, members, train_all
+from spgru.training import ConfigError, load_config, load_model
+from spgru.training.model import build
+
+MEMBER = Member("controlled_sp_gru", 0)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_configurations(scale: str) -> None:
+    configs = {path.stem: load_config(path) for path in (CONFIGS / scale).glob("*.yaml")}
+    assert len(configs) == 5
+    ours, theirs = configs["controlled_sp_gru"], configs["controlled_mc_lstm"]
+    assert isinstance(ours.model, ModelConfig)
+    sizes = [parameters(build(config.model)) for config in (ours, theirs)]
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.001)
+    for run in ("controlled_mc_lstm", "controlled_deep_markov"):
+        assert configs[run].steps == ours.steps
+        assert configs[run].batch_size == ours.batch_size
+        assert configs[run].data == ours.data
+    assert len({config.output for config in configs.values()}) == len(configs)
+
+
+def test_a_run_is_that_of_the_train_command(tmp_path: Path) -> None:
+    settings = Settings(SCALES["paper"], tmp_path, "cpu")
+    config = settings.config(Member("two_digits", 4))
+    same = load_config(CONFIGS / "paper" / "two_digits.yaml", {"seed": 4, "device": "cpu"})
+    assert dataclasses.replace(config, output="") == dataclasses.replace(same, output="")
+    assert config.output == str(tmp_path / "models" / "paper-two_digits-4")
+
+
+def test_own_digits_reach_the_run(tiny) -> None:
+    assert tiny(mnist="mine").config(MEMBER).data.directory == "mine"
+
+
+def test_overrides_of_one_run(tiny) -> None:
+    changes = {"controlled_sp_gru.steps": 5, "steps": 3, "two_digits.mean_steps": 2}
+    settings = tiny(overrides=changes | {"schedule.warmup": 1})
+    assert settings.config(MEMBER).steps == 5
+    assert settings.config(MEMBER).mean_steps == 0
+    assert settings.config(Member("controlled_mc_lstm", 0)).steps == 3
+    with pytest.raises(ConfigError, match=r"three_digits"):
+        tiny(overrides={"three_digits.steps": 3}).config(MEMBER)
+    with pytest.raises(ConfigError, match="mean_steps is 2, but a model of kind 'mc_dropout_ls"):
+        tiny(overrides={"mean_steps": 2}).config(Member("controlled_mc_lstm", 0))
+
+
+def test_members(tiny) -> None:
+    settings = tiny(given={"two_digits": Path("x")}, seeds=(5, 7))
+    found = members(settings, ["controlled_sp_gru", "two_digits"], single=["two_digits_conv"])
+    names = ["controlled_sp_gru-5", "controlled_sp_gru-7", "two_digits-5", "two_digits_conv-5"]
+    assert [member.name for member in found] == names
+    with pytest.raises(ConfigError, match="'three_digits' is no run; give one of controlled_"):
+        tiny(given={"three_digits": Path("x")})
+
+
+def test_training_stops_in_time_and_continues(tiny) -> None:
+    settings = tiny()
+    wanted = [MEMBER, Member("controlled_mc_lstm", 0)]
+    stopped = train_all(settings, wanted, max_seconds=0, show="none")
+    assert stopped == (MEMBER, 1, 2, 0)
+    assert train_all(settings, wanted, max_seconds=None, show="none") is None
+    assert all(load_model(settings.run_folder(member)).step == 2 for member in wanted)
+    # The same weights as in one go.
+    whole = tiny(output=settings.output / "whole")
+    assert train_all(whole, [MEMBER], max_seconds=None, show="none") is None
+    for name, tensor in settings.load(MEMBER).state_dict().items():
+        assert tensor.equal(whole.load(MEMBER).state_dict()[name])
+
+
+def test_what_is_trained_is_not_trained_again(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tiny()
+    train_all(settings, [MEMBER], None, "none")
+    weights = settings.run_folder(MEMBER) / "checkpoints" / "step-00000002.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert train_all(settings, [MEMBER], 0, "none") is None
+    assert weights.stat().st_mtime_ns == before
+
+
+def test_a_given_network_is_used(tiny) -> None:
+    source = tiny()
+    train_all(source, [MEMBER], None, "none")
+    given = {MEMBER.run: source.run_folder(MEMBER)}
+    settings = tiny(output=source.output / "other", given=given)
+    assert train_all(settings, [MEMBER], 0, "none") is None
+    assert not settings.output.exists()
+    assert settings.used_config(MEMBER)["model"]["hidden_size"] == 4
+    assert parameters(settings.load(MEMBER)) == parameters(source.load(MEMBER))

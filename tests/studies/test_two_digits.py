@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spgru.models import ModelConfig
+from spgru.models.video import Prediction
+from spgru.moments import Moments
+from spgru.studies.two_digits import PUBLISHED, STUDY, digits_of, score_tasks
+
+
+class Stub:
+    """Says 1/2 for every pixel, with a logit variance that grows with distance in time."""
+
+    config = ModelConfig()
+
+    def __call__(self, seen: Tensor) -> Prediction:
+        steps = torch.arange(1, len(seen) + 1.0).view(-1, 1, 1, 1)
+        logits = Moments(torch.zeros_like(seen), 1e-3 * steps.expand_as(seen))
+        return Prediction(logits, logits)
+
+
+def test_scores_of_a_known_model() -> None:
+    batches = [torch.rand(6, 2, 8, 8), torch.rand(6, 1, 8, 8)]
+    scores, by_distance = score_tasks(Stub(), iter(batches))
+    assert [row["task"] for row in scores] == ["prediction", "reconstruction"]
+    for row, target in zip(
+        scores,
+        (torch.cat(batches, 1)[3:], torch.cat(batches, 1)[:3].flip(0)),
+        strict=True,
+    ):
+        assert row["sequences"] == 3
+        assert row["nats"] == pytest.approx(64 * math.log(2), rel=1e-5)
+        squares = (target - 0.5).double().square().sum((-2, -1))
+        assert row["error"] == pytest.approx(squares.mean().item(), rel=1e-5)
+        own = [r for r in by_distance if r["task"] == row["task"]]
+        assert [r["distance"] for r in own] == [1, 2, 3]
+        for r, expected in zip(own, squares.mean(1).tolist(), strict=True):
+            assert r["error"] == pytest.approx(expected, rel=1e-5)
+            # sigmoid'(0) = 1/4, to first order in the variance
+            assert r["variance"] == pytest.approx(64 * 1e-3 * r["distance"] / 16, rel=1e-2)
+
+
+def test_batches_are_cut_to_the_number_asked_for(tiny) -> None:
+    batches = list(digits_of(tiny(), 3, 53))
+    assert [batch.shape[1] for batch in batches] == [50, 3]
+    (first,) = digits_of(tiny(), 3, 1)
+    assert torch.equal(first, batches[0][:, :1])
+
+
+def made_up(nats: float, variances: list[float]) -> str:
+    score: dict[str, Any] = {"model": "SP-GRU", "task": "prediction", "nats": nats}
+    score |= {"error": 1.0, "variance": 1.0, "spearman": None, "sequences": 3}
+    score |= {"parameters": 5, "steps": 2}
+    by_distance = [
+        {"model": "SP-GRU", "task": "prediction", "distance": k + 1, "variance": v}
+        for k, v in enumerate(variances)
+    ]
+    return STUDY.report({"scores": [score], "by_distance": by_distance})
+
+
+def test_the_report_says_yes_and_no() -> None:
+    text = made_up(250.0, [1.0, 2.0, 4.0])
+    assert "at or below the paper's 277.1: yes." in text
+    assert "variance grows with every frame of distance in time: yes; last over first 4." in text
+    lines = text.splitlines()
+    rank = {name: i for i, line in enumerate(lines) for name in PUBLISHED if name in line}
+    ours = next(i for i, line in enumerate(lines) if "**SP-GRU (here" in line)
+    assert rank["Contextual RNN-GAN (Ghosh et al.)"] < ours < rank["SP-GRU (the paper)"]
+    text = made_up(300.0, [1.0, 2.0, 1.5])
+    assert "at or below the paper's 277.1: no." in text
+    assert "variance grows with every frame of distance in time: no; last over first 1.5." in text
