@@ -3,11 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench bench-speed clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 15
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -26,8 +26,11 @@ check: $(READY)  ## formatting, lint, types, one-way imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## measure accuracy and cost; results in benchmarks/results/
+bench: $(READY)  ## measure accuracy; results in benchmarks/results/
 	$(BIN)/python benchmarks/run.py
+
+bench-speed: $(READY)  ## check, then time against torch.nn, sampling and peers; in outputs/bench/
+	$(BIN)/spgru bench
 
 clean:  ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache outputs

@@ -97,7 +97,9 @@ def _options(
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, see src/spgru/studies/configs/.")],
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="YAML file, see src/spgru/studies/configs/.")
+    ],
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in the output folder, if any.")
     ] = False,
@@ -330,6 +332,85 @@ def reproduce(
             raise typer.Exit(128 + signal if signal else 0) from None
     for path in written:
         print(f"wrote {path}")
+
+
+class Preset(StrEnum):
+    issue = "issue"
+    growth = "growth"
+    all = "all"
+    none = "none"
+
+
+class BenchDtype(StrEnum):
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class BenchCell(StrEnum):
+    gru = "GRU"
+    lstm = "LSTM"
+    rnn = "RNN"
+
+
+@app.command()
+def bench(
+    context: typer.Context,
+    preset: Annotated[
+        Preset | None,
+        typer.Option(
+            help="issue: the shapes that have bars on this device; growth: T, B and H varied. "
+            "Default: all, or none with --shape or --quick."
+        ),
+    ] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shape", metavar="B,T,I,H", help="Sizes of your own; repeat for several."),
+    ] = None,
+    dtypes: Annotated[
+        list[BenchDtype] | None,
+        typer.Option("--dtype", help="Repeat for both. Default: what the bars ask for."),
+    ] = None,
+    cells: Annotated[
+        list[BenchCell] | None, typer.Option("--cell", help="Repeat for several. Default: all.")
+    ] = None,
+    device: Device = "auto",
+    threads: Annotated[int, typer.Option(help="Of a CPU.", min=1)] = 2,
+    tf32: Annotated[
+        bool, typer.Option("--tf32/--no-tf32", help="Whether a GPU multiplies float32 in TF32.")
+    ] = True,
+    peers: Annotated[
+        bool, typer.Option("--peers/--no-peers", help="Whether other libraries take part.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few samples, by default of one small shape.")
+    ] = False,
+    output: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("outputs/bench"),
+) -> None:
+    """Measure what uncertainty costs, in time and memory, beside torch.nn, sampling and others.
+
+    Every contender is compared with float64 first; one that fails is listed as wrong, without a
+    time. Writes bench.csv, bench.json, bench.md and figures; ratios and bars are printed last.
+
+    Peers: pip install 'spgru[bench]'
+    """
+    from spgru.bench import measure, summary, write
+    from spgru.bench.options import make_settings
+
+    settings = make_settings(
+        preset=None if preset is None else preset.value,
+        shapes=shapes or [],
+        dtypes=None if dtypes is None else [dtype.value for dtype in dtypes],
+        cells=None if cells is None else [cell.value for cell in cells],
+        device=device,
+        threads=threads,
+        tf32=tf32,
+        peers=peers,
+        quick=quick,
+    )
+    document = measure(settings, shlex.join(["spgru", *context.obj]))
+    for path in write(document, output):
+        print(f"wrote {path}")
+    print(summary(document))
 
 
 # -- from errors to sentences ---------------------------------------------------------------------

@@ -1,0 +1,52 @@
+"""From the options of `spgru bench` to settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spgru.bench.problem import CELLS
+from spgru.bench.run import Settings
+from spgru.bench.shapes import Case, Shape, growth_cases, preset_cases
+from spgru.bench.timing import QUICK, Effort
+from spgru.training.distributed import choose_device
+
+__all__ = ["make_settings"]
+
+_QUICK_SHAPE = "8,10,32,32"
+
+
+def make_settings(
+    preset: str | None,
+    shapes: Sequence[str],
+    dtypes: Sequence[Any] | None,
+    cells: Sequence[Any] | None,
+    device: str,
+    threads: int,
+    tf32: bool,
+    peers: bool,
+    quick: bool,
+) -> Settings:
+    """See `spgru bench --help`; None for an option left out."""
+    where = choose_device(device)
+    if quick and preset is None and not shapes:
+        shapes = [_QUICK_SHAPE]
+    if preset is None:
+        preset = "none" if shapes else "all"
+    wanted = [Shape.parse(text) for text in shapes]
+    cases = [Case(shape, dtype) for dtype in dtypes or ["float32"] for shape in wanted]
+    if preset in ("issue", "all"):
+        cases += preset_cases(where.type, dtypes)
+    if preset in ("growth", "all"):
+        cases += [
+            case for dtype in dtypes or ["float32"] for case in growth_cases(where.type, dtype)
+        ]
+    return Settings(
+        list(dict.fromkeys(cases)),
+        where,
+        cells or CELLS,
+        QUICK if quick else Effort(),
+        tf32,
+        threads,
+        peers,
+    )

@@ -1,0 +1,202 @@
+"""Check, then time, then count memory, case by case."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from spgru.bench.check import limit_for, worst
+from spgru.bench.contender import Absent, Contender
+from spgru.bench.contenders import Made, make_contenders
+from spgru.bench.problem import CELLS, Cell, Problem
+from spgru.bench.shapes import MODES, Case, Mode
+from spgru.bench.timing import Effort, take_turns
+from spgru.studies.memory import peak_bytes
+from spgru.studies.provenance import provenance
+from spgru.training.step import multiplying
+
+__all__ = ["FIELDS", "Row", "Settings", "measure"]
+
+Row = dict[str, Any]
+FIELDS = (
+    "batch", "steps", "inputs", "hidden", "dtype", "grows", "mode", "contender", "kind", "cell",
+    "status", "reason", "checked", "error", "limit", "seconds", "least", "largest", "samples",
+    "repeats", "work_bytes", "parameter_bytes",
+)  # fmt: skip
+_PACKAGES = (
+    "triton", "numpy", "blitz-bayesian-pytorch", "bayesian-torch", "laplace-torch", "pytagi",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure and how.
+
+    Args:
+        tf32: whether a GPU may multiply float32 in TF32
+        threads: of a CPU
+        peers: whether other libraries take part
+    """
+
+    cases: Sequence[Case]
+    device: torch.device
+    cells: Sequence[Cell] = CELLS
+    effort: Effort = field(default_factory=Effort)
+    tf32: bool = True
+    threads: int = 2
+    peers: bool = True
+
+    @property
+    def uses_tf32(self) -> bool:
+        return self.tf32 and self.device.type == "cuda"
+
+
+def measure(
+    settings: Settings,
+    command: str = "",
+    say: Callable[[str], None] = print,
+    make: Callable[..., list[Made]] = make_contenders,
+) -> dict[str, Any]:
+    """Everything a report is made of: where it comes from, and one row for each contender.
+
+    Args:
+        command: what was typed, for the record
+        say: told about progress
+        make: who takes part
+    """
+    if not settings.cases:
+        raise ValueError("there is no case to measure; give a shape or a preset")
+    rows: list[Row] = []
+    with _prepared(settings):
+        origin = provenance(settings.device) | _versions(settings.device)
+        start = time.perf_counter()
+        for case in settings.cases:
+            for mode in MODES:
+                found = _measure_case(case, mode, settings, make)
+                rows += found
+                timed = sum(row["status"] == "timed" for row in found)
+                label = f"{case.shape} {case.dtype} {mode}"
+                elapsed = time.perf_counter() - start
+                say(f"{label}: {timed} of {len(found)} timed, {elapsed:.0f} s so far")
+    return {
+        "command": command,
+        **origin,
+        "device": settings.device.type,
+        "threads": settings.threads,
+        "tf32": settings.uses_tf32,
+        "seconds": round(time.perf_counter() - start, 1),
+        "rows": rows,
+    }
+
+
+@contextmanager
+def _prepared(settings: Settings) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settings.threads)
+    try:
+        on_gpu = settings.device.type == "cuda"
+        with (
+            torch.cuda.device(settings.device) if on_gpu else nullcontext(),
+            multiplying("tf32" if settings.uses_tf32 else "float32"),
+        ):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _versions(device: torch.device) -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    if device.type == "cuda":
+        versions["cuda"] = str(torch.version.cuda)
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    return versions
+
+
+def _measure_case(
+    case: Case, mode: Mode, settings: Settings, make: Callable[..., list[Made]]
+) -> list[Row]:
+    problem = Problem(case, settings.device)
+    limit = limit_for(problem.dtype, settings.uses_tf32)
+    made = make(problem, mode, limit, settings.cells, settings.peers)
+    rows = {one.name: _checked(one, case, mode) for one in made}
+    fine = {one.name: one for one in made if isinstance(one, Contender) and not _verdict(rows, one)}
+    works = {name: one.work for name, one in fine.items()}
+    times = take_turns(works, settings.device, settings.effort, problem.refresh)
+    for name, one in fine.items():
+        seconds = [one.repeats * value for value in times[name]]
+        rows[name] |= {
+            "status": "timed",
+            "seconds": statistics.median(seconds),
+            "least": min(seconds),
+            "largest": max(seconds),
+            "samples": len(seconds),
+            "repeats": one.repeats,
+            "work_bytes": _work_bytes(one, settings.device),
+            "parameter_bytes": one.parameter_bytes,
+        }
+    del problem, made, fine, works
+    gc.collect()
+    if settings.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return list(rows.values())
+
+
+def _work_bytes(contender: Contender, device: torch.device) -> int | None:
+    if not contender.has_memory:
+        return None
+    contender.release()
+    return peak_bytes(contender.work, device)
+
+
+def _verdict(rows: dict[str, Row], contender: Contender) -> str:
+    """ "" for a contender that may be timed"""
+    return str(rows[contender.name]["status"])
+
+
+def _checked(one: Made, case: Case, mode: Mode) -> Row:
+    """The row of a contender as far as its check goes; without a status if all is well."""
+    shape = case.shape
+    row: Row = dict.fromkeys(FIELDS)
+    row |= {
+        "batch": shape.batch,
+        "steps": shape.steps,
+        "inputs": shape.inputs,
+        "hidden": shape.hidden,
+        "dtype": case.dtype,
+        "grows": case.grows,
+        "mode": mode,
+        "contender": one.name,
+        "kind": one.kind,
+        "cell": one.cell,
+        "status": "",
+        "reason": "",
+    }
+    if isinstance(one, Absent):
+        return row | {"status": one.status, "reason": _one_line(one.reason)}
+    try:
+        finding = worst(one.check())
+    except Exception as error:  # listed, but no reason to lose the others
+        return row | {"status": "failed", "reason": _one_line(f"{type(error).__name__}: {error}")}
+    row |= {"checked": finding.what, "error": finding.error, "limit": finding.limit}
+    if not finding.is_fine:
+        reason = f"{finding.what} is off by {finding.error:.2g}, allowed is {finding.limit:g}"
+        row |= {"status": "wrong", "reason": reason}
+    return row
+
+
+def _one_line(text: str, most: int = 160) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3] + "..."

@@ -1,0 +1,78 @@
+"""Seconds of many works that take turns, so that whatever slows the machine slows them all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Effort", "take_turns"]
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    rounds: int = 30
+    seconds: float = 3.0
+    """of one contender in one case; a slow one sits out some rounds, but not more than..."""
+    least: int = 3
+    """...leaves it so many samples"""
+    sample: float = 5e-3
+    """seconds; a quicker work is repeated until a sample takes so long"""
+
+
+QUICK = Effort(rounds=5, seconds=0.3, least=2, sample=1e-3)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _seconds(work: Work, calls: int, device: torch.device) -> float:
+    """Seconds of one call, in the mean over consecutive ones."""
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        work()
+    _wait(device)
+    return (time.perf_counter() - start) / calls
+
+
+def _takes_part(number: int, samples: int, rounds: int) -> bool:
+    """Whether a work that takes part `samples` times does so in this round: evenly spread."""
+    return (number + 1) * samples // rounds > number * samples // rounds
+
+
+def take_turns(
+    works: Mapping[str, Work],
+    device: torch.device,
+    effort: Effort,
+    refresh: Callable[[], None],
+) -> dict[str, list[float]]:
+    """Seconds of every work, a list of samples each.
+
+    Args:
+        works: by name; each has run before, so that nothing is compiled any more
+        refresh: makes the inputs of a round, whose time does not count
+    """
+    plan = {}
+    for name, work in works.items():
+        _seconds(work, 1, device)  # warm
+        guess = _seconds(work, 1, device)
+        calls = max(1, round(effort.sample / guess))
+        samples = int(effort.seconds / (guess * calls))
+        plan[name] = calls, min(max(samples, effort.least), effort.rounds)
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(effort.rounds):
+        refresh()
+        for name, work in works.items():
+            calls, samples = plan[name]
+            if _takes_part(number, samples, effort.rounds):
+                seconds[name].append(_seconds(work, calls, device))
+    return seconds
