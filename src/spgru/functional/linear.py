@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -35,6 +36,7 @@ class Affine:
     """(O, I): W.var + W.mean^2, or None for weights known exactly"""
     bias: Tensor | None
     bias_var: Tensor | None
+    _joined: dict[torch.dtype, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
@@ -44,6 +46,17 @@ class Affine:
         bias_mean, bias_var = (None, None) if bias is None else bias
         second_moment = weight.var + weight.mean**2
         return Affine(weight.mean, weight.var, second_moment, bias_mean, bias_var)
+
+    def joined(self, dtype: torch.dtype) -> Tensor:
+        """[W.var, W.var + W.mean^2] (O, 2 I): one product for both parts of the variance."""
+        assert self.weight_var is not None
+        assert self.weight_second_moment is not None
+        if dtype not in self._joined:
+            # Outside inference mode: what is kept may take part in a backward pass later.
+            with torch.inference_mode(False):
+                parts = self.weight_var.to(dtype), self.weight_second_moment.to(dtype)
+                self._joined[dtype] = torch.cat(parts, 1)
+        return self._joined[dtype]
 
     def rows(self, start: int, stop: int) -> Affine:
         """The map to outputs `start` to `stop` only."""

@@ -154,7 +154,7 @@ class ConvGRUCell(Layer):
                 history.append(neurons)
             joined = {name: cat([step[name] for step in history]) for name in history[0]}
             return cat(outputs), state, joined
-        hidden = self._affine("hh")
+        hidden = self._filters("hh")
         step = make_gru_step(
             hidden, self.hidden_channels, self.reset_after, self.family, self.rule, _convolve
         )
@@ -164,7 +164,7 @@ class ConvGRUCell(Layer):
             obstacle, _convolve, record=self._records is not None,
         )  # fmt: skip
 
-    def _affine(self, part: str) -> Affine:
+    def _filters(self, part: str) -> Affine:
         # In the memory format of the images once, and not again at every step.
         weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
         return Affine.of(weight, self._value(f"bias_{part}"))
@@ -172,7 +172,7 @@ class ConvGRUCell(Layer):
     def _inputs(self, x: Any) -> Any:
         """(T, B, height, width, in_channels) -> the products with x, bias included."""
         if self.in_channels:
-            return self._affine("ih")(x, _convolve)
+            return self._filters("ih")(x, _convolve)
         bias = self._value("bias_ih")
         shape = (*x.shape[:-1], 3 * self.hidden_channels)
         if isinstance(bias, Tensor):

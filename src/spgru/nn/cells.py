@@ -76,8 +76,8 @@ class _Cell(Layer):
             raise ValueError(f"x has {x.ndim} dimensions; pass one time step, (B, I) or (I,)")
         check_features("x", x, self.input_size, "input_size")
         state = self._state(hx, x)
-        inputs = Affine.of(self._value("weight_ih"), self._value("bias_ih"))(self._enter(x))
-        hidden = Affine.of(self._value("weight_hh"), self._value("bias_hh"))
+        inputs = self._affine("weight_ih", "bias_ih")(self._enter(x))
+        hidden = self._affine("weight_hh", "bias_hh")
         neurons = self._step(hidden)(inputs, state)
         if self._records is not None:
             over_time = {name: value.unsqueeze(0) for name, value in neurons.items()}

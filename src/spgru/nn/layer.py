@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spgru.checks import check_choice, check_value
 from spgru.families import Family, Parameterization, get
-from spgru.functional import Rule
+from spgru.functional import Affine, Rule
 from spgru.moments import certain
 from spgru.nn.weight import Weight
 
@@ -68,6 +68,10 @@ class Layer(nn.Module):
         self.weight_std = weight_std
         self._factory = {"device": device, "dtype": dtype}
         self._records: list[Record] | None = None
+        self._frozen: dict[str, tuple[Any, Affine]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_frozen": {}}
 
     def _add_weight(self, name: str, shape: tuple[int, ...], fan_in: int, bound: float) -> None:
         weight = Weight(
@@ -89,6 +93,28 @@ class Layer(nn.Module):
         """Moments or draw of the weight of that name, None where the layer has none."""
         weight = self._modules.get(name)
         return None if weight is None else weight()
+
+    def _affine(self, weight: str, bias: str) -> Affine:
+        """The map with these weights; what frozen ones (`requires_grad_(False)`) imply is kept.
+
+        Kept until a weight changes, which torch counts, but for changes through `.data`.
+        """
+        modules = [m for m in (self._modules[weight], self._modules.get(bias)) if m is not None]
+        parameters = [parameter for module in modules for parameter in module.parameters()]
+        if (
+            any(parameter.requires_grad or parameter.is_inference() for parameter in parameters)
+            or self._weights()[weight].is_certain
+            or torch.compiler.is_compiling()
+        ):
+            return Affine.of(self._value(weight), self._value(bias))
+        key = tuple((parameter.data_ptr(), parameter._version) for parameter in parameters)
+        kept = self._frozen.get(weight)
+        if kept is None or kept[0] != key:
+            # Outside inference mode, so that it may take part in a backward pass later.
+            with torch.inference_mode(False):
+                kept = key, Affine.of(self._value(weight), self._value(bias))
+            self._frozen[weight] = kept
+        return kept[1]
 
     @property
     def _like(self) -> Tensor:

@@ -288,8 +288,8 @@ class Recurrent(Layer):
         part = self._part(layer, reverse)
         if x.shape[0] > 1 and self._weights()[f"weight_hh_{part}"].redraws_every_step:
             return self._run_redrawing(x, state, mask, layer, reverse)
-        inputs = Affine.of(self._value(f"weight_ih_{part}"), self._value(f"bias_ih_{part}"))(x)
-        hidden = Affine.of(self._value(f"weight_hh_{part}"), self._value(f"bias_hh_{part}"))
+        inputs = self._affine(f"weight_ih_{part}", f"bias_ih_{part}")(x)
+        hidden = self._affine(f"weight_hh_{part}", f"bias_hh_{part}")
         return run(
             self.kernel, self._step(hidden, part), inputs, state, hidden, self.family, self.rule,
             self.backend, self._obstacle, reverse=reverse, mask=mask,

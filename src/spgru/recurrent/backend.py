@@ -1,9 +1,12 @@
 """Which implementation runs a layer over time.
 
-`"reference"` is `scan`, which does everything and runs everywhere. `"triton"` fuses a step into one
-kernel. `"auto"` takes the fastest that supports the case; a backend asked for by name is obeyed
-or refused. Where neurons are recorded there is no choice to make: that is the reference's work. So
-are plain numbers (weights drawn or held at their means), but for the GRU, which has a kernel.
+`"reference"` is `scan`, which does everything and runs everywhere. `"triton"` is one kernel a step
+for GPUs, `"compiled"` the same in C for CPUs, compiled when first needed. `"auto"` takes the
+fastest that supports the case; a backend asked for by name is obeyed or refused. Where neurons are
+recorded there is no choice to make: that is the reference's work. So are plain numbers (weights
+drawn or held at their means), but for the GRU on a GPU, which has a kernel.
+
+Kernels give first derivatives. For second ones use `backend="reference"`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from spgru.recurrent.scan import Neurons, Step, scan
 
 __all__ = ["BACKENDS", "Backend", "Kernel", "Scan", "run"]
 
-Backend = Literal["auto", "reference", "triton"]
+Backend = Literal["auto", "reference", "triton", "compiled"]
 BACKENDS = get_args(Backend)
 Kernel = Literal["gru", "lstm", "rnn"]
 
@@ -41,12 +44,8 @@ def _interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _obstacle(inputs: Any, family: Family, rule: Rule, mask: Tensor | None) -> str | None:
-    """Why a kernel cannot do this, None if it can."""
-    if inputs.device.type != "cuda" and not _interprets():
-        return f"x is on {inputs.device.type}, and Triton needs a GPU"
-    if not _has_triton():
-        return "triton is not installed"
+def _common_obstacle(inputs: Any, family: Family, rule: Rule, mask: Tensor | None) -> str | None:
+    """Why no kernel can do this, None if one can."""
     if family.name != "gaussian":
         return f"there is no kernel for family={family.name!r}"
     if rule != "exact":
@@ -58,12 +57,56 @@ def _obstacle(inputs: Any, family: Family, rule: Rule, mask: Tensor | None) -> s
     return None
 
 
-def _use_kernel(backend: Backend, on_gpu: bool, obstacle: str | None) -> bool:
-    if backend == "triton" and obstacle is not None:
-        raise ValueError(f"backend='triton' is not possible: {obstacle}; use backend='auto'")
-    # Compiled code is fused by the compiler, which does not see through our kernels.
-    is_choice = on_gpu and obstacle is None and not torch.compiler.is_compiling()
-    return backend == "triton" or (backend == "auto" and is_choice)
+def _triton_obstacle(device: torch.device) -> str | None:
+    if device.type != "cuda" and not _interprets():
+        return f"x is on {device.type}, and Triton needs a GPU"
+    return None if _has_triton() else "triton is not installed"
+
+
+def _compiled_obstacle(inputs: Any, hidden: Affine) -> str | None:
+    from spgru.recurrent.kernels.native import library
+
+    if inputs.device.type != "cpu":
+        return f"x is on {inputs.device.type}, and it is made for CPUs"
+    if isinstance(inputs, Tensor):
+        return "there is no kernel for plain numbers"
+    if {inputs.dtype, hidden.weight.dtype} != {torch.float32} or torch.is_autocast_enabled("cpu"):
+        return "it computes in float32 alone"
+    return library.obstacle()
+
+
+def _is_traced(inputs: Any) -> bool:
+    """Whether a compiler or a transformation looks on, which does not see through our kernels."""
+    parts = (inputs,) if isinstance(inputs, Tensor) else (inputs.mean, inputs.var)
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or any(type(part) is not Tensor for part in parts)
+    )
+
+
+def _choose(
+    backend: Backend, obstacle: str | None, inputs: Any, hidden: Affine
+) -> Literal["reference", "triton", "compiled"]:
+    """The implementation to use, or a refusal of the one that was asked for."""
+    if backend == "reference":
+        return "reference"
+    if backend == "auto":
+        if obstacle is not None or _is_traced(inputs):
+            return "reference"
+        if inputs.device.type == "cuda" and _triton_obstacle(inputs.device) is None:
+            return "triton"
+        return "reference" if _compiled_obstacle(inputs, hidden) else "compiled"
+    own = (
+        _triton_obstacle(inputs.device)
+        if backend == "triton"
+        else _compiled_obstacle(inputs, hidden)
+    )
+    if obstacle or own:
+        raise ValueError(
+            f"backend={backend!r} is not possible: {obstacle or own}; use backend='auto'"
+        )
+    return backend
 
 
 def run(
@@ -92,15 +135,19 @@ def run(
         obstacle: why a layer as it is configured has no kernel, if so
         weighted_sum: None for products of matrices, else the convolution of the reference
     """
-    is_plain = isinstance(inputs, Tensor)
-    if not record and (kernel == "gru" or not is_plain):
-        obstacle = obstacle or _obstacle(inputs, family, rule, mask)
-        if _use_kernel(backend, inputs.device.type == "cuda", obstacle):
-            return _run_kernel(kernel, inputs, state, hidden, weighted_sum, reverse)
-    return scan(step, inputs, state, reverse, mask, record)
+    # Plain numbers have a kernel for the GRU in Triton only.
+    on_gpu = inputs.device.type == "cuda" or (backend == "triton" and _interprets())
+    if record or (isinstance(inputs, Tensor) and not (kernel == "gru" and on_gpu)):
+        return scan(step, inputs, state, reverse, mask, record)
+    obstacle = obstacle or _common_obstacle(inputs, family, rule, mask)
+    chosen = _choose(backend, obstacle, inputs, hidden)
+    if chosen == "reference":
+        return scan(step, inputs, state, reverse, mask)
+    return _run_kernel(chosen, kernel, inputs, state, hidden, weighted_sum, reverse)
 
 
 def _run_kernel(
+    backend: Literal["triton", "compiled"],
     kernel: Kernel,
     inputs: Any,
     state: tuple[Any, ...],
@@ -108,18 +155,21 @@ def _run_kernel(
     weighted_sum: WeightedSum | None,
     reverse: bool,
 ) -> Scan:
-    # Imported when first needed: Triton takes a second.
-    from spgru.recurrent.kernels.gru import GRU
-    from spgru.recurrent.kernels.lstm import LSTM
-    from spgru.recurrent.kernels.plain_gru import plain_gru_scan
+    # Imported when first needed: Triton takes a second, and need not be there.
     from spgru.recurrent.kernels.products import Convolution, Matrix
-    from spgru.recurrent.kernels.rnn import RNN
     from spgru.recurrent.kernels.scan import kernel_scan
 
     product = Matrix() if weighted_sum is None else Convolution()
     if isinstance(inputs, Tensor):
+        from spgru.recurrent.kernels.plain_gru import plain_gru_scan
+
         plain, last = plain_gru_scan(inputs, state[0], hidden, product, reverse)
         return plain, (last,), {}
-    cell = {"gru": GRU, "lstm": LSTM, "rnn": RNN}[kernel]
+    cells: Any
+    if backend == "triton":
+        from spgru.recurrent.kernels import triton_cells as cells
+    else:
+        from spgru.recurrent.kernels.native import cells
+    cell = {"gru": cells.GRU, "lstm": cells.LSTM, "rnn": cells.RNN}[kernel]
     output, final = kernel_scan(cell, inputs, state, hidden, product, reverse)
     return output, final, {}

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from spgru.recurrent.kernels.layout import (
+    Launch,
     incoming,
     load_gate,
     load_product,
@@ -26,8 +27,7 @@ __all__ = ["GRU"]
 def _forward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var,
     new_mean, new_var, operand, operands,
-    count, size: tl.constexpr, has_bias: tl.constexpr, rounded: tl.constexpr,
-    block: tl.constexpr,
+    count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
     xr = load_gate(x_mean, row, column, mask, 0, 3, size)
@@ -36,12 +36,12 @@ def _forward(
     xr_var = load_gate(x_var, row, column, mask, 0, 3, size)
     xz_var = load_gate(x_var, row, column, mask, 1, 3, size)
     xc_var = load_gate(x_var, row, column, mask, 2, 3, size)
-    pr = load_product(p_mean, bias, row, column, mask, 0, 3, size, has_bias)
-    pz = load_product(p_mean, bias, row, column, mask, 1, 3, size, has_bias)
-    pc = load_product(p_mean, bias, row, column, mask, 2, 3, size, has_bias)
-    pr_var = load_product(p_var, bias_var, row, column, mask, 0, 3, size, has_bias)
-    pz_var = load_product(p_var, bias_var, row, column, mask, 1, 3, size, has_bias)
-    pc_var = load_product(p_var, bias_var, row, column, mask, 2, 3, size, has_bias)
+    pr = load_product(p_mean, bias, row, column, mask, 0, 3, size)
+    pz = load_product(p_mean, bias, row, column, mask, 1, 3, size)
+    pc = load_product(p_mean, bias, row, column, mask, 2, 3, size)
+    pr_var = load_product(p_var, bias_var, row, column, mask, 0, 3, size)
+    pz_var = load_product(p_var, bias_var, row, column, mask, 1, 3, size)
+    pc_var = load_product(p_var, bias_var, row, column, mask, 2, 3, size)
     h = tl.load(h_mean + flat, mask, 0.0)
     hv = tl.load(h_var + flat, mask, 0.0)
 
@@ -56,9 +56,7 @@ def _forward(
     difference = h - c
     mean = c + z * difference
     var = (1 - z) * (1 - z) * cv + z * z * hv + zv * (cv + hv + difference * difference)
-    store_state(
-        new_mean, new_var, operand, operands, flat, row, column, mask, mean, var, size, rounded
-    )
+    store_state(new_mean, new_var, operand, operands, flat, row, column, mask, mean, var, size)
 
 
 @triton.jit
@@ -68,8 +66,7 @@ def _backward(
     out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
     h_mean_grad, h_var_grad,  # from the update after; then of the update here
-    count, size: tl.constexpr, has_bias: tl.constexpr, shared: tl.constexpr,
-    block: tl.constexpr,
+    count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
     xr = load_gate(x_mean, row, column, mask, 0, 3, size)
@@ -78,12 +75,12 @@ def _backward(
     xr_var = load_gate(x_var, row, column, mask, 0, 3, size)
     xz_var = load_gate(x_var, row, column, mask, 1, 3, size)
     xc_var = load_gate(x_var, row, column, mask, 2, 3, size)
-    pr = load_product(p_mean, bias, row, column, mask, 0, 3, size, has_bias)
-    pz = load_product(p_mean, bias, row, column, mask, 1, 3, size, has_bias)
-    pc = load_product(p_mean, bias, row, column, mask, 2, 3, size, has_bias)
-    pr_var = load_product(p_var, bias_var, row, column, mask, 0, 3, size, has_bias)
-    pz_var = load_product(p_var, bias_var, row, column, mask, 1, 3, size, has_bias)
-    pc_var = load_product(p_var, bias_var, row, column, mask, 2, 3, size, has_bias)
+    pr = load_product(p_mean, bias, row, column, mask, 0, 3, size)
+    pz = load_product(p_mean, bias, row, column, mask, 1, 3, size)
+    pc = load_product(p_mean, bias, row, column, mask, 2, 3, size)
+    pr_var = load_product(p_var, bias_var, row, column, mask, 0, 3, size)
+    pz_var = load_product(p_var, bias_var, row, column, mask, 1, 3, size)
+    pc_var = load_product(p_var, bias_var, row, column, mask, 2, 3, size)
     h = tl.load(h_mean + flat, mask, 0.0)
     hv = tl.load(h_var + flat, mask, 0.0)
     by_mean, by_var = incoming(
@@ -135,4 +132,4 @@ def _backward(
     tl.store(h_var_grad + flat, by_var * (z * z + zv), mask)
 
 
-GRU = Cell(_forward, _backward, gates=3, has_cell=False, one_gradient=False)
+GRU = Cell(Launch(_forward), Launch(_backward), gates=3, has_cell=False, one_gradient=False)

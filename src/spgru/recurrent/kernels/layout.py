@@ -6,12 +6,35 @@ their gradients likewise, and the next products' inputs as (rows, H) and (rows, 
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
-__all__ = ["BLOCK", "incoming", "load_gate", "load_product", "place", "store_gate", "store_state"]
+__all__ = [
+    "BLOCK",
+    "Launch",
+    "incoming",
+    "load_gate",
+    "load_product",
+    "place",
+    "store_gate",
+    "store_state",
+]
 
 BLOCK = 256
+
+
+class Launch:
+    """A kernel as a function of tensors."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None:
+        count = rows * size
+        self.kernel[(triton.cdiv(count, BLOCK),)](*tensors, count, size, BLOCK)
 
 
 @triton.jit
@@ -32,11 +55,11 @@ def load_gate(
 @triton.jit
 def load_product(
     pointer, bias, row, column, mask,
-    gate: tl.constexpr, gates: tl.constexpr, size: tl.constexpr, has_bias: tl.constexpr,
+    gate: tl.constexpr, gates: tl.constexpr, size: tl.constexpr,
 ):  # fmt: skip
-    """`load_gate` with a bias (gates H,) added."""
+    """`load_gate` with a bias (gates H,) added, if there is one."""
     value = load_gate(pointer, row, column, mask, gate, gates, size)
-    if has_bias:
+    if bias is not None:
         value += load_gate(bias, 0, column, mask, gate, gates, size)
     return value
 
@@ -51,12 +74,12 @@ def store_gate(
 @triton.jit
 def store_state(
     new_mean, new_var, operand, operands, flat, row, column, mask, mean, var,
-    size: tl.constexpr, rounded: tl.constexpr,
+    size: tl.constexpr,
 ):  # fmt: skip
-    """The new state in float32, and what the next products take: mean, and [mean^2, var]."""
+    """The new state in float32, and the next products' inputs: mean if rounded, [mean^2, var]."""
     tl.store(new_mean + flat, mean, mask)
     tl.store(new_var + flat, var, mask)
-    if rounded:
+    if operand is not None:
         tl.store(operand + flat, mean, mask)
     both = operands + row * 2 * size + column
     tl.store(both, mean * mean, mask)

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import torch
 import triton
 import triton.language as tl
 
 from spgru.functional import activation
+from spgru.recurrent.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
 
 __all__ = ["logistic", "logistic_with_slopes"]
 
-# cosh(sqrt(u)) - 1 = sum_k u^k / (2k)!, as many terms as its largest argument needs in float32.
-_TERMS = 12
-_COSH = tl.constexpr(tuple(1 / math.factorial(2 * k) for k in range(1, _TERMS + 1)))
-_COSH_SLOPE = tl.constexpr(tuple(k / math.factorial(2 * k) for k in range(1, _TERMS + 1)))
-_LAST = tl.constexpr(_TERMS - 1)
+_COSH = tl.constexpr(COSH)
+_COSH_SLOPE = tl.constexpr(COSH_SLOPE)
+_LAST = tl.constexpr(len(COSH) - 1)
+_ERFC = tl.constexpr(SCALED_ERFC)
+_ERFC_LAST = tl.constexpr(len(SCALED_ERFC) - 1)
 
 _HANDOVER = tl.constexpr(activation._HANDOVER)
 _FARTHEST = tl.constexpr(activation._FARTHEST)
@@ -35,21 +34,6 @@ _STEP_WEIGHTS = tl.constexpr(activation._STEP_WEIGHTS)
 _SLOPE_WEIGHTS = tl.constexpr(activation._SLOPE_WEIGHTS)
 _COUNT = tl.constexpr(len(activation._WIDTHS))
 _ROOT_PI = tl.constexpr(1 / math.sqrt(math.pi))
-
-
-def _fit_scaled_erfc(degree: int) -> tuple[float, ...]:
-    """exp(x^2) erfc(x) / t as a polynomial in t = 2 / (2 + x), lowest power first."""
-    series = np.polynomial.Chebyshev.interpolate(
-        lambda t: torch.special.erfcx(torch.from_numpy(2 / t - 2)).numpy() / t,
-        degree,
-        domain=[1e-9, 1],
-    )
-    return tuple(series.convert(kind=np.polynomial.Polynomial).coef.tolist())
-
-
-_ERFC_DEGREE = 11
-_ERFC = tl.constexpr(_fit_scaled_erfc(_ERFC_DEGREE))
-_ERFC_LAST = tl.constexpr(_ERFC_DEGREE)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from spgru.recurrent.kernels.layout import (
+    Launch,
     incoming,
     load_gate,
     load_product,
@@ -23,10 +24,8 @@ __all__ = ["LSTM"]
 
 
 @triton.jit
-def _summed(
-    x, p, bias, row, column, mask, gate: tl.constexpr, size: tl.constexpr, has_bias: tl.constexpr
-):
-    product = load_product(p, bias, row, column, mask, gate, 4, size, has_bias)
+def _summed(x, p, bias, row, column, mask, gate: tl.constexpr, size: tl.constexpr):
+    product = load_product(p, bias, row, column, mask, gate, 4, size)
     return load_gate(x, row, column, mask, gate, 4, size) + product
 
 
@@ -39,25 +38,24 @@ def _product_var(a, a_var, b, b_var):
 def _forward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
     new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-    count, size: tl.constexpr, has_bias: tl.constexpr, rounded: tl.constexpr,
-    block: tl.constexpr,
+    count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
     i, iv = logistic(
-        _summed(x_mean, p_mean, bias, row, column, mask, 0, size, has_bias),
-        _summed(x_var, p_var, bias_var, row, column, mask, 0, size, has_bias),
+        _summed(x_mean, p_mean, bias, row, column, mask, 0, size),
+        _summed(x_var, p_var, bias_var, row, column, mask, 0, size),
     )
     f, fv = logistic(
-        _summed(x_mean, p_mean, bias, row, column, mask, 1, size, has_bias),
-        _summed(x_var, p_var, bias_var, row, column, mask, 1, size, has_bias),
+        _summed(x_mean, p_mean, bias, row, column, mask, 1, size),
+        _summed(x_var, p_var, bias_var, row, column, mask, 1, size),
     )
     g, gv = logistic(
-        2 * _summed(x_mean, p_mean, bias, row, column, mask, 2, size, has_bias),
-        4 * _summed(x_var, p_var, bias_var, row, column, mask, 2, size, has_bias),
+        2 * _summed(x_mean, p_mean, bias, row, column, mask, 2, size),
+        4 * _summed(x_var, p_var, bias_var, row, column, mask, 2, size),
     )
     o, ov = logistic(
-        _summed(x_mean, p_mean, bias, row, column, mask, 3, size, has_bias),
-        _summed(x_var, p_var, bias_var, row, column, mask, 3, size, has_bias),
+        _summed(x_mean, p_mean, bias, row, column, mask, 3, size),
+        _summed(x_var, p_var, bias_var, row, column, mask, 3, size),
     )
     i += 0.5
     f += 0.5
@@ -75,7 +73,7 @@ def _forward(
     tl.store(new_c_var + flat, new_cv, mask)
     store_state(
         new_mean, new_var, operand, operands, flat, row, column, mask,
-        o * t, _product_var(o, ov, t, tv), size, rounded,
+        o * t, _product_var(o, ov, t, tv), size,
     )  # fmt: skip
 
 
@@ -86,28 +84,27 @@ def _backward(
     out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
     c_mean_grad, c_var_grad,  # of the new cell; then of the old one
-    count, size: tl.constexpr, has_bias: tl.constexpr, shared: tl.constexpr,
-    block: tl.constexpr,
+    count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
     by_mean, by_var = incoming(
         out_mean, out_var, new_mean, by_product, by_products, flat, row, column, mask, size
     )
     i, iv, i_m, i_v, iv_m, iv_v = logistic_with_slopes(
-        _summed(x_mean, p_mean, bias, row, column, mask, 0, size, has_bias),
-        _summed(x_var, p_var, bias_var, row, column, mask, 0, size, has_bias),
+        _summed(x_mean, p_mean, bias, row, column, mask, 0, size),
+        _summed(x_var, p_var, bias_var, row, column, mask, 0, size),
     )
     f, fv, f_m, f_v, fv_m, fv_v = logistic_with_slopes(
-        _summed(x_mean, p_mean, bias, row, column, mask, 1, size, has_bias),
-        _summed(x_var, p_var, bias_var, row, column, mask, 1, size, has_bias),
+        _summed(x_mean, p_mean, bias, row, column, mask, 1, size),
+        _summed(x_var, p_var, bias_var, row, column, mask, 1, size),
     )
     g, gv, g_m, g_v, gv_m, gv_v = logistic_with_slopes(
-        2 * _summed(x_mean, p_mean, bias, row, column, mask, 2, size, has_bias),
-        4 * _summed(x_var, p_var, bias_var, row, column, mask, 2, size, has_bias),
+        2 * _summed(x_mean, p_mean, bias, row, column, mask, 2, size),
+        4 * _summed(x_var, p_var, bias_var, row, column, mask, 2, size),
     )
     o, ov, o_m, o_v, ov_m, ov_v = logistic_with_slopes(
-        _summed(x_mean, p_mean, bias, row, column, mask, 3, size, has_bias),
-        _summed(x_var, p_var, bias_var, row, column, mask, 3, size, has_bias),
+        _summed(x_mean, p_mean, bias, row, column, mask, 3, size),
+        _summed(x_var, p_var, bias_var, row, column, mask, 3, size),
     )
     i += 0.5
     f += 0.5
@@ -154,7 +151,7 @@ def _backward(
     store_gate(x_var_grad, row, column, mask, by_xf_var, 1, 4, size)
     store_gate(x_var_grad, row, column, mask, by_xg_var, 2, 4, size)
     store_gate(x_var_grad, row, column, mask, by_xo_var, 3, 4, size)
-    if not shared:
+    if p_mean_grad is not None:
         store_gate(p_mean_grad, row, column, mask, by_xi, 0, 4, size)
         store_gate(p_mean_grad, row, column, mask, by_xf, 1, 4, size)
         store_gate(p_mean_grad, row, column, mask, by_xg, 2, 4, size)
@@ -165,4 +162,4 @@ def _backward(
         store_gate(p_var_grad, row, column, mask, by_xo_var, 3, 4, size)
 
 
-LSTM = Cell(_forward, _backward, gates=4, has_cell=True, one_gradient=True)
+LSTM = Cell(Launch(_forward), Launch(_backward), gates=4, has_cell=True, one_gradient=True)

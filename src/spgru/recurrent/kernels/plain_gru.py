@@ -15,18 +15,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spgru.functional import Affine
-from spgru.recurrent.kernels.layout import BLOCK, load_gate, load_product, place, store_gate
+from spgru.recurrent.kernels.layout import Launch, load_gate, load_product, place, store_gate
 from spgru.recurrent.kernels.products import Product, product_dtype, sum_of_rows
 
 __all__ = ["plain_gru_scan"]
 
 
 @triton.jit
-def _gates(x, p, bias, row, column, size: tl.constexpr, has_bias: tl.constexpr, mask):
+def _gates(x, p, bias, row, column, size: tl.constexpr, mask):
     """r, z, c, and the part of the candidate that r resets."""
-    pr = load_product(p, bias, row, column, mask, 0, 3, size, has_bias)
-    pz = load_product(p, bias, row, column, mask, 1, 3, size, has_bias)
-    pc = load_product(p, bias, row, column, mask, 2, 3, size, has_bias)
+    pr = load_product(p, bias, row, column, mask, 0, 3, size)
+    pz = load_product(p, bias, row, column, mask, 1, 3, size)
+    pc = load_product(p, bias, row, column, mask, 2, 3, size)
     r = tl.sigmoid(load_gate(x, row, column, mask, 0, 3, size) + pr)
     z = tl.sigmoid(load_gate(x, row, column, mask, 1, 3, size) + pz)
     c = 2 * tl.sigmoid(2 * (load_gate(x, row, column, mask, 2, 3, size) + r * pc)) - 1
@@ -36,31 +36,28 @@ def _gates(x, p, bias, row, column, size: tl.constexpr, has_bias: tl.constexpr, 
 @triton.jit
 def _forward_kernel(
     x, p, bias, h, new, operand,
-    count, size: tl.constexpr, has_bias: tl.constexpr, rounded: tl.constexpr,
-    block: tl.constexpr,
+    count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
-    _, z, c, _ = _gates(x, p, bias, row, column, size, has_bias, mask)
+    _, z, c, _ = _gates(x, p, bias, row, column, size, mask)
     value = c + z * (tl.load(h + flat, mask, 0.0) - c)
     tl.store(new + flat, value, mask)
-    if rounded:
+    if operand is not None:
         tl.store(operand + flat, value, mask)
 
 
 @triton.jit
 def _backward_kernel(
     x, p, bias, h,  # as they went into the step
-    out, later, later_product,  # gradients from outside and from the step after
-    x_grad, p_grad, h_grad,
-    count, size: tl.constexpr, has_bias: tl.constexpr, is_last: tl.constexpr,
-    block: tl.constexpr,
+    out, by_product,  # gradients from outside and from the step after
+    x_grad, p_grad,
+    h_grad,  # from the update after; then of the update here
+    count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
-    r, z, c, pc = _gates(x, p, bias, row, column, size, has_bias, mask)
-    by_new = tl.load(out + flat, mask, 0.0)
-    if not is_last:
-        by_new += tl.load(later + flat, mask, 0.0)
-        by_new += tl.load(later_product + flat, mask, 0.0).to(tl.float32)
+    r, z, c, pc = _gates(x, p, bias, row, column, size, mask)
+    by_new = tl.load(out + flat, mask, 0.0) + tl.load(h_grad + flat, mask, 0.0)
+    by_new += tl.load(by_product + flat, mask, 0.0).to(tl.float32)
     by_z = by_new * (tl.load(h + flat, mask, 0.0) - c) * z * (1 - z)
     by_c = by_new * (1 - z) * (1 - c * c)
     by_r = by_c * pc * r * (1 - r)
@@ -71,6 +68,9 @@ def _backward_kernel(
     store_gate(p_grad, row, column, mask, by_z, 1, 3, size)
     store_gate(p_grad, row, column, mask, by_c * r, 2, 3, size)
     tl.store(h_grad + flat, by_new * z, mask)
+
+
+_forward, _backward = Launch(_forward_kernel), Launch(_backward_kernel)
 
 
 class _PlainGruScan(torch.autograd.Function):
@@ -85,19 +85,19 @@ class _PlainGruScan(torch.autograd.Function):
         order: range,
     ) -> Tensor:
         steps, *batch, _ = x.shape
-        size, low, count = h.shape[-1], weight.dtype, h.numel()
+        size, low = h.shape[-1], weight.dtype
+        rows = h.numel() // size
         rounded = low != torch.float32
         states = torch.empty(steps + 1, *batch, size, device=x.device)
         operand = torch.empty_like(states, dtype=low) if rounded else states
         products = torch.empty(steps, *batch, 3 * size, dtype=low, device=x.device)
         states[0] = h
         operand[0] = h
-        grid = (triton.cdiv(count, BLOCK),)
         for k, t in enumerate(order):
             product.forward(operand[k], weight, products[k])
-            _forward_kernel[grid](
-                x[t], products[k], bias, states[k], states[k + 1], operand[k + 1],
-                count, size, bias is not None, rounded, BLOCK,
+            _forward(
+                x[t], products[k], bias, states[k], states[k + 1],
+                operand[k + 1] if rounded else None, rows=rows, size=size,
             )  # fmt: skip
         ctx.save_for_backward(x, products, states, operand, weight, bias)
         ctx.product, ctx.order = product, order
@@ -108,17 +108,15 @@ class _PlainGruScan(torch.autograd.Function):
     def backward(ctx: Any, out: Tensor) -> Any:
         x, products, states, operand, weight, bias = ctx.saved_tensors
         product, order, out = ctx.product, ctx.order, out.contiguous()
-        count, size = states[0].numel(), states.shape[-1]
+        size = states.shape[-1]
+        rows = states[0].numel() // size
         x_grad, p_grad = torch.empty_like(x), torch.empty_like(products)
-        h_grad = torch.empty_like(states[0])
-        by_product = h_grad
-        grid = (triton.cdiv(count, BLOCK),)
+        h_grad, by_product = torch.zeros_like(states[0]), torch.zeros_like(operand[0])
         for k in reversed(range(len(order))):
             t = order[k]
-            _backward_kernel[grid](
-                x[t], products[k], bias, states[k], out[t], h_grad, by_product,
-                x_grad[t], p_grad[k], h_grad,
-                count, size, bias is not None, k == len(order) - 1, BLOCK,
+            _backward(
+                x[t], products[k], bias, states[k], out[t], by_product,
+                x_grad[t], p_grad[k], h_grad, rows=rows, size=size,
             )  # fmt: skip
             by_product = product.by_input(p_grad[k], operand[k], weight)
         return (

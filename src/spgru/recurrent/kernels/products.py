@@ -30,7 +30,7 @@ class Matrix:
     """x -> W x, W (O, I)."""
 
     def forward(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        torch.matmul(x, weight.T, out=out)
+        torch.mm(x, weight.T, out=out) if x.ndim == 2 else torch.matmul(x, weight.T, out=out)
 
     def by_input(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         return grad @ weight

@@ -1,4 +1,4 @@
-"""A layer over time on a GPU: the products by a library, the rest of a step in one kernel.
+"""A layer over time: the products by a library, the rest of a step in one kernel.
 
 Forward, a step is two products (of the mean, and of [mean^2, var] with [W.var, W.var + W^2]) and a
 kernel. Backward it is a kernel, which recomputes the gates from what the products gave, and two
@@ -7,27 +7,29 @@ products; the weights' gradients wait for the end, where all steps are one large
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
-import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spgru.functional import Affine
 from spgru.moments import Moments
-from spgru.recurrent.kernels.layout import BLOCK
 from spgru.recurrent.kernels.products import Product, product_dtype, sum_of_rows
 
 __all__ = ["Cell", "kernel_scan"]
 
 
+class Kernel(Protocol):
+    def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None: ...
+
+
 class Cell(NamedTuple):
     """What tells GRU, LSTM and RNN apart."""
 
-    forward: Any
-    """kernel of a step"""
-    backward: Any
+    forward: Kernel
+    """kernel of a step: its input, the state before, the state after, the next products' inputs"""
+    backward: Kernel
     """kernel of its adjoint"""
     gates: int
     has_cell: bool
@@ -45,6 +47,7 @@ class _Scan(torch.autograd.Function):
         cell: Cell,
         product: Product,
         order: range,
+        keep: bool,
         x_mean: Tensor,
         x_var: Tensor,
         weight: Tensor,
@@ -54,23 +57,31 @@ class _Scan(torch.autograd.Function):
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
         steps, *batch, _ = x_mean.shape
-        size, low, count = state[0].shape[-1], weight.dtype, state[0].numel()
+        size, low = state[0].shape[-1], weight.dtype
+        rows = state[0].numel() // size
         rounded = low != torch.float32
         # One more than there are steps: the state before each of them, and after the last.
         states = [_before(part, steps) for part in state]
         operand = _before(state[0], steps, low) if rounded else states[0]
         operands = _before(torch.cat([state[0] ** 2, state[1]], -1), steps, low)
-        p_mean = x_mean.new_empty(steps, *batch, cell.gates * size, dtype=low)
+        # Without a backward pass to come, all steps share one place for their products.
+        places = steps if keep else 1
+        p_mean = x_mean.new_empty(places, *batch, cell.gates * size, dtype=low)
         p_var = torch.empty_like(p_mean)
-        grid = (triton.cdiv(count, BLOCK),)
+        # Taken apart once: indexing at every step would cost as much as a small step itself.
+        x_means, x_vars = x_mean.unbind(0), x_var.unbind(0)
+        p_means, p_vars = p_mean.unbind(0), p_var.unbind(0)
+        each_state = list(zip(*(part.unbind(0) for part in states), strict=True))
+        each_operand, each_operands = operand.unbind(0), operands.unbind(0)
         for k, t in enumerate(order):
-            product.forward(operand[k], weight, p_mean[k])
-            product.forward(operands[k], weights, p_var[k])
-            cell.forward[grid](
-                x_mean[t], x_var[t], p_mean[k], p_var[k], bias, bias_var,
-                *(part[k] for part in states), *(part[k + 1] for part in states),
-                operand[k + 1], operands[k + 1],
-                count, size, bias is not None, rounded, BLOCK,
+            p_now, p_now_var = p_means[k % places], p_vars[k % places]
+            product.forward(each_operand[k], weight, p_now)
+            product.forward(each_operands[k], weights, p_now_var)
+            cell.forward(
+                x_means[t], x_vars[t], p_now, p_now_var, bias, bias_var,
+                *each_state[k], *each_state[k + 1],
+                each_operand[k + 1] if rounded else None, each_operands[k + 1],
+                rows=rows, size=size,
             )  # fmt: skip
         ctx.save_for_backward(
             x_mean, x_var, p_mean, p_var, weight, weights, bias, bias_var, operand, operands,
@@ -92,7 +103,8 @@ class _Scan(torch.autograd.Function):
         ) = ctx.saved_tensors  # fmt: skip
         cell, product, order = ctx.cell, ctx.product, ctx.order
         out_mean, out_var = out_mean.contiguous(), out_var.contiguous()
-        steps, count, size = len(order), states[0][0].numel(), states[0].shape[-1]
+        steps, size = len(order), states[0].shape[-1]
+        rows = states[0][0].numel() // size
         x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
         # The products with h run in the order of steps, those with x in that of time.
         shared = cell.one_gradient and order.step > 0 and x_mean.dtype == p_mean.dtype
@@ -102,15 +114,15 @@ class _Scan(torch.autograd.Function):
         carried = [grad.clone() for grad in final] or [torch.zeros_like(part[0]) for part in states]
         by_product = torch.zeros_like(operand[0])
         by_products = torch.zeros_like(operands[0])
-        grid = (triton.cdiv(count, BLOCK),)
         for k in reversed(range(steps)):
             t = order[k]
-            cell.backward[grid](
+            cell.backward(
                 x_mean[t], x_var[t], p_mean[k], p_var[k], bias, bias_var,
                 *(part[k] for part in states), states[0][k + 1],
                 out_mean[t], out_var[t], by_product, by_products,
-                x_grads[0][t], x_grads[1][t], p_grads[0][k], p_grads[1][k], *carried,
-                count, size, bias is not None, shared, BLOCK,
+                x_grads[0][t], x_grads[1][t],
+                *((None, None) if shared else (p_grads[0][k], p_grads[1][k])), *carried,
+                rows=rows, size=size,
             )  # fmt: skip
             by_product = product.by_input(p_grads[0][k], operand[k], weight)
             by_products = product.by_input(p_grads[1][k], operands[k], weights)
@@ -121,7 +133,7 @@ class _Scan(torch.autograd.Function):
         else:
             by_state = [a + b for a, b in zip(by_state, carried, strict=True)]
         return (
-            None, None, None, *x_grads,
+            None, None, None, None, *x_grads,
             product.by_weight(p_grads[0], operand[:-1], weight),
             product.by_weight(p_grads[1], operands[:-1], weights),
             *(None if bias is None else sum_of_rows(grad).float() for grad in p_grads),
@@ -154,15 +166,12 @@ def kernel_scan(
     Returns:
         the state after every step (T, *batch, H), and the final state
     """
-    assert hidden.weight_var is not None
-    assert hidden.weight_second_moment is not None
     low, steps = product_dtype(hidden.weight), inputs.shape[0]
     order = range(steps - 1, -1, -1) if reverse else range(steps)
-    # One product for both parts of the variance: W.var h^2 + (W.var + W^2) h.var.
-    weights = torch.cat([hidden.weight_var.to(low), hidden.weight_second_moment.to(low)], 1)
     mean, var, *others = _Scan.apply(
-        cell, product, order, inputs.mean.contiguous(), inputs.var.contiguous(),
-        hidden.weight.to(low), weights,
+        cell, product, order, torch.is_grad_enabled(),
+        inputs.mean.contiguous(), inputs.var.contiguous(),
+        hidden.weight.to(low), hidden.joined(low),
         *(None if bias is None else bias.float() for bias in (hidden.bias, hidden.bias_var)),
         *(part.float() for moments in state for part in moments),
     )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Kernels in C for CPUs, compiled when first needed by the machine's own compiler."""

@@ -1,0 +1,432 @@
+/* One step of GRU, LSTM and RNN on a CPU, forward and backward, and the moments they need.
+
+   The formulas are those of the Triton kernels beside this folder; constants come from
+   spgru.functional.activation, in a header that the loader writes above this text. Everything works
+   on blocks of units small enough for the first cache, in loops that a compiler turns into vector
+   instructions: no calls, no branches that depend on a unit. */
+
+#include <math.h>
+#include <stddef.h>
+
+#define BLOCK 64
+/* so that the loop around it can become vector instructions */
+#define UNROLL _Pragma("GCC unroll 16")
+#define COUNT ((int)(sizeof(WIDTHS) / sizeof(WIDTHS[0])))
+
+typedef float block[BLOCK];
+
+/* condition ? a : b, by its bits: a compiler makes branches of the plain form, which end its vector
+   instructions, unless it may assume that there are no NaN. Here they stay NaN. */
+static inline float pick(int condition, float a, float b) {
+    union { float number; int bits; } x = {a}, y = {b}, chosen;
+    int mask = -(condition != 0);
+    chosen.bits = (x.bits & mask) | (y.bits & ~mask);
+    return chosen.number;
+}
+
+/* exp(x) for x <= 0, relative error 2e-7; what float32 cannot hold becomes its smallest number. */
+static inline float exp_negative(float x) {
+    x = pick(x < -87.0f, -87.0f, x);
+    int whole = (int)(x * 1.44269504f - 0.5f);
+    float rest = x - (float)whole * 0.693359375f + (float)whole * 2.12194440e-4f;
+    float value = 1.0f / 5040.0f;
+    value = value * rest + 1.0f / 720.0f;
+    value = value * rest + 1.0f / 120.0f;
+    value = value * rest + 1.0f / 24.0f;
+    value = value * rest + 1.0f / 6.0f;
+    value = value * rest + 0.5f;
+    value = value * rest + 1.0f;
+    value = value * rest + 1.0f;
+    union { int bits; float power; } scale = {(whole + 127) << 23};
+    return value * scale.power;
+}
+
+/* tanh(x / 2) with its relative accuracy near 0, and the slope of the sigmoid at x */
+static inline float tanh_half(float x, float *slope) {
+    float e = exp_negative(-fabsf(x)), half = 0.5f * x, square = half * half;
+    float series = 62.0f / 2835.0f * square - 17.0f / 315.0f;
+    series = ((series * square + 2.0f / 15.0f) * square - 1.0f / 3.0f) * square + 1.0f;
+    float direct = (1.0f - e) / (1.0f + e);
+    *slope = e / ((1.0f + e) * (1.0f + e));
+    return pick(square < 0.0625f, half * series, copysignf(direct, x));
+}
+
+/* exp(x^2) erfc(x) for x >= 0 */
+static inline float scaled_erfc(float x) {
+    float t = 2.0f / (2.0f + x), value = ERFC[ERFC_DEGREE];
+    UNROLL for (int k = ERFC_DEGREE - 1; k >= 0; k--) value = value * t + ERFC[k];
+    return value * t;
+}
+
+static inline int any_far(int n, const float *var) {
+    int found = 0;
+    for (int j = 0; j < n; j++) found |= var[j] > HANDOVER;
+    return found;
+}
+
+/* E sigmoid(X) - 1/2 and Var sigmoid(X) for X ~ N(mean, var) */
+static inline void logistic(int n, const float *mean, const float *var, float *centred, float *out) {
+    block t, g, v, even, second;
+    for (int j = 0; j < n; j++) {
+        t[j] = tanh_half(mean[j], &g[j]);
+        v[j] = pick(var[j] > HANDOVER, HANDOVER, var[j]);
+        even[j] = second[j] = 0.0f;
+    }
+    for (int i = 0; i < COUNT; i++)
+        for (int j = 0; j < n; j++) {
+            float u = v[j] * SQUARED_NODES[i], c = COSH[TERMS - 1];
+            UNROLL for (int k = TERMS - 2; k >= 0; k--) c = c * u + COSH[k];
+            c *= u;
+            float kept = 1.0f / (1.0f + 2.0f * g[j] * c);
+            even[j] += NODE_WEIGHTS[i] * c * kept;
+            second[j] += NODE_WEIGHTS[i] * kept * kept * c * (2.0f + c * (1.0f + t[j] * t[j]));
+        }
+    for (int j = 0; j < n; j++) {
+        float e = even[j] * g[j];
+        centred[j] = t[j] * (0.5f - e);
+        out[j] = g[j] * g[j] * second[j] - t[j] * t[j] * e * e;
+    }
+    if (!any_far(n, var)) return;
+    for (int j = 0; j < n; j++) {
+        float extra = pick(var[j] < HANDOVER, HANDOVER, var[j]) - HANDOVER;
+        float limit = FARTHEST * sqrtf(extra + WIDTHS[COUNT - 1]), distance = fabsf(mean[j]);
+        distance = pick(distance > limit, limit, distance);
+        float tail = 0.0f, slope = 0.0f;
+        UNROLL for (int k = 0; k < COUNT; k++) {
+            float root = 1.0f / sqrtf(2.0f * (extra + WIDTHS[k])), scaled = distance * root;
+            float bell = exp_negative(-scaled * scaled);
+            tail += 0.5f * STEP_WEIGHTS[k] * bell * scaled_erfc(scaled);
+            slope += SLOPE_WEIGHTS[k] * ROOT_PI * bell * root;
+        }
+        centred[j] = pick(var[j] > HANDOVER, copysignf(0.5f - tail, mean[j]), centred[j]);
+        out[j] = pick(var[j] > HANDOVER, tail * (1.0f - tail) - slope, out[j]);
+    }
+}
+
+typedef struct {
+    block value, var;           /* centred mean, variance */
+    block by_mean, by_var;      /* of the mean */
+    block var_by_mean, var_by_var;
+} slopes;
+
+static inline void logistic_with_slopes(int n, const float *mean, const float *var, slopes *s) {
+    block t, g, v, even, even_g, even_v, second, second_g, second_t, second_v;
+    for (int j = 0; j < n; j++) {
+        t[j] = tanh_half(mean[j], &g[j]);
+        v[j] = pick(var[j] > HANDOVER, HANDOVER, var[j]);
+        even[j] = even_g[j] = even_v[j] = 0.0f;
+        second[j] = second_g[j] = second_t[j] = second_v[j] = 0.0f;
+    }
+    for (int i = 0; i < COUNT; i++)
+        for (int j = 0; j < n; j++) {
+            float u = v[j] * SQUARED_NODES[i], c = COSH[TERMS - 1], rise = COSH_SLOPE[TERMS - 1];
+            UNROLL for (int k = TERMS - 2; k >= 0; k--) {
+                c = c * u + COSH[k];
+                rise = rise * u + COSH_SLOPE[k];
+            }
+            c *= u;
+            rise *= SQUARED_NODES[i];
+            float both = 1.0f + t[j] * t[j], kept = 1.0f / (1.0f + 2.0f * g[j] * c);
+            float weighted = NODE_WEIGHTS[i] * kept * kept, term = c * (2.0f + c * both);
+            even[j] += NODE_WEIGHTS[i] * c * kept;
+            even_g[j] += weighted * c;
+            even_v[j] += weighted * rise;
+            second[j] += weighted * term;
+            second_g[j] += weighted * kept * term;
+            second_t[j] += weighted * c * c;
+            second_v[j] += weighted * rise * (2.0f + 2.0f * c * both - 4.0f * g[j] * kept * term);
+        }
+    for (int j = 0; j < n; j++) {
+        float gj = g[j], tj = t[j], tt = tj * tj, e = even[j] * gj;
+        float e_mean = -gj * tj * even_g[j], e_var = gj * even_v[j];
+        s->value[j] = tj * (0.5f - e);
+        s->var[j] = gj * gj * second[j] - tt * e * e;
+        s->by_mean[j] = gj * (1.0f - 2.0f * e) - tj * e_mean;
+        s->by_var[j] = -tj * e_var;
+        s->var_by_mean[j] = -2.0f * gj * gj * tj * second_g[j] + 4.0f * gj * gj * gj * tj * second_t[j]
+                            - 4.0f * tj * gj * e * e - 2.0f * tt * e * e_mean;
+        s->var_by_var[j] = gj * gj * second_v[j] - 2.0f * tt * e * e_var;
+    }
+    if (!any_far(n, var)) return;
+    for (int j = 0; j < n; j++) {
+        float extra = pick(var[j] < HANDOVER, HANDOVER, var[j]) - HANDOVER;
+        float limit = FARTHEST * sqrtf(extra + WIDTHS[COUNT - 1]), distance = fabsf(mean[j]);
+        distance = pick(distance > limit, limit, distance);
+        float tail = 0.0f, rise = 0.0f, tail_v = 0.0f, slope = 0.0f, fall = 0.0f, slope_v = 0.0f;
+        UNROLL for (int k = 0; k < COUNT; k++) {
+            float root = 1.0f / sqrtf(2.0f * (extra + WIDTHS[k])), scaled = distance * root;
+            float bell = exp_negative(-scaled * scaled), density = ROOT_PI * bell * root;
+            tail += 0.5f * STEP_WEIGHTS[k] * bell * scaled_erfc(scaled);
+            rise += STEP_WEIGHTS[k] * density;
+            tail_v += STEP_WEIGHTS[k] * density * scaled * root;
+            slope += SLOPE_WEIGHTS[k] * density;
+            fall += SLOPE_WEIGHTS[k] * density * 2.0f * scaled * root;
+            slope_v += SLOPE_WEIGHTS[k] * density * root * root * (2.0f * scaled * scaled - 1.0f);
+        }
+        float side = copysignf(1.0f, mean[j]), inner = 1.0f - 2.0f * tail;
+        int far = var[j] > HANDOVER;
+        s->value[j] = pick(far, side * (0.5f - tail), s->value[j]);
+        s->var[j] = pick(far, tail * (1.0f - tail) - slope, s->var[j]);
+        s->by_mean[j] = pick(far, rise, s->by_mean[j]);
+        s->by_var[j] = pick(far, -side * tail_v, s->by_var[j]);
+        s->var_by_mean[j] = pick(far, side * (fall - inner * rise), s->var_by_mean[j]);
+        s->var_by_var[j] = pick(far, inner * tail_v - slope_v, s->var_by_var[j]);
+    }
+}
+
+/* Every function below does `rows` rows of `size` units. The products x (with the input) and p (with
+   the state) lie as (rows, gates size), what the next products take as (rows, size) and (rows, 2 size).
+   `at` is the place of a unit in its row of gates, `flat` that of a unit among all. */
+#define FOR_BLOCKS(gates)                                                                          \
+    long chunks = (size + BLOCK - 1) / BLOCK, tasks = rows * chunks;                               \
+    _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")             \
+    for (long task = 0; task < tasks; task++) {                                                    \
+        long row = task / chunks, first = task % chunks * BLOCK;                                   \
+        int n = (int)(size - first < BLOCK ? size - first : BLOCK);                                \
+        long flat = row * size + first, at = row * (gates) * size + first;                         \
+        long pair = row * 2 * size + first;
+#define END_BLOCKS }
+
+/* scale * (x + p + bias) of one gate */
+static inline void summed(int n, long gate, long first, const float *x, const float *p,
+                          const float *bias, float scale, float *out) {
+    for (int j = 0; j < n; j++) out[j] = x[gate + j] + p[gate + j];
+    if (bias) for (int j = 0; j < n; j++) out[j] += bias[first + j];
+    if (scale != 1.0f) for (int j = 0; j < n; j++) out[j] *= scale;
+}
+
+static inline void shifted(int n, long gate, long first, const float *p, const float *bias, float *out) {
+    for (int j = 0; j < n; j++) out[j] = p[gate + j];
+    if (bias) for (int j = 0; j < n; j++) out[j] += bias[first + j];
+}
+
+/* Gradient of a new state: from outside, and from W h, W.var h^2, (W.var + W^2) h.var after. */
+static inline void incoming(int n, long flat, long pair, long size, const float *out_mean,
+                            const float *out_var, const float *new_mean, const float *by_product,
+                            const float *by_products, float *by_mean, float *by_var) {
+    for (int j = 0; j < n; j++) {
+        by_mean[j] = out_mean[flat + j] + by_product[flat + j]
+                     + 2.0f * new_mean[flat + j] * by_products[pair + j];
+        by_var[j] = out_var[flat + j] + by_products[pair + size + j];
+    }
+}
+
+static inline float product_var(float a, float a_var, float b, float b_var) {
+    return a_var * b_var + a_var * b * b + a * a * b_var;
+}
+
+typedef const float *restrict in;
+typedef float *restrict out;
+
+void gru_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
+                 out new_mean, out new_var, out operands, long rows, long size, long threads) {
+    FOR_BLOCKS(3)
+        block m, v, r, rv, z, zv, c, cv, pc, pcv;
+        summed(n, at, first, x_mean, p_mean, bias, 1.0f, m);
+        summed(n, at, first, x_var, p_var, bias_var, 1.0f, v);
+        logistic(n, m, v, r, rv);
+        summed(n, at + size, first + size, x_mean, p_mean, bias, 1.0f, m);
+        summed(n, at + size, first + size, x_var, p_var, bias_var, 1.0f, v);
+        logistic(n, m, v, z, zv);
+        shifted(n, at + 2 * size, first + 2 * size, p_mean, bias, pc);
+        shifted(n, at + 2 * size, first + 2 * size, p_var, bias_var, pcv);
+        for (int j = 0; j < n; j++) {
+            float reset = r[j] + 0.5f;
+            m[j] = 2.0f * (x_mean[at + 2 * size + j] + reset * pc[j]);
+            v[j] = 4.0f * (x_var[at + 2 * size + j] + product_var(reset, rv[j], pc[j], pcv[j]));
+        }
+        logistic(n, m, v, c, cv);
+        for (int j = 0; j < n; j++) {
+            float zj = z[j] + 0.5f, cj = 2.0f * c[j], cvj = 4.0f * cv[j], hv = h_var[flat + j];
+            float difference = h_mean[flat + j] - cj, mean = cj + zj * difference;
+            float var = (1.0f - zj) * (1.0f - zj) * cvj + zj * zj * hv
+                        + zv[j] * (cvj + hv + difference * difference);
+            new_mean[flat + j] = mean;
+            new_var[flat + j] = var;
+            operands[pair + j] = mean * mean;
+            operands[pair + size + j] = var;
+        }
+    END_BLOCKS
+}
+
+void gru_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
+                  in new_mean, in out_mean, in out_var, in by_product, in by_products,
+                  out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,
+                  out h_mean_grad, out h_var_grad, long rows, long size, long threads) {
+    FOR_BLOCKS(3)
+        block m, v, pc, pcv, by_mean, by_var;
+        slopes r, z, c;
+        summed(n, at, first, x_mean, p_mean, bias, 1.0f, m);
+        summed(n, at, first, x_var, p_var, bias_var, 1.0f, v);
+        logistic_with_slopes(n, m, v, &r);
+        summed(n, at + size, first + size, x_mean, p_mean, bias, 1.0f, m);
+        summed(n, at + size, first + size, x_var, p_var, bias_var, 1.0f, v);
+        logistic_with_slopes(n, m, v, &z);
+        shifted(n, at + 2 * size, first + 2 * size, p_mean, bias, pc);
+        shifted(n, at + 2 * size, first + 2 * size, p_var, bias_var, pcv);
+        for (int j = 0; j < n; j++) {
+            float reset = r.value[j] + 0.5f;
+            m[j] = 2.0f * (x_mean[at + 2 * size + j] + reset * pc[j]);
+            v[j] = 4.0f * (x_var[at + 2 * size + j] + product_var(reset, r.var[j], pc[j], pcv[j]));
+        }
+        logistic_with_slopes(n, m, v, &c);
+        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_product, by_products, by_mean,
+                 by_var);
+        for (int j = 0; j < n; j++) {
+            float hv = h_var[flat + j], rj = r.value[j] + 0.5f, zj = z.value[j] + 0.5f;
+            float cj = 2.0f * c.value[j], cv = 4.0f * c.var[j], zv = z.var[j];
+            float bm = by_mean[j] + h_mean_grad[flat + j], bv = by_var[j] + h_var_grad[flat + j];
+            float difference = h_mean[flat + j] - cj;
+            float by_difference = bm * zj + 2.0f * bv * zv * difference, by_c = bm - by_difference;
+            float by_cv = bv * ((1.0f - zj) * (1.0f - zj) + zv);
+            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
+            float by_zv = bv * (cv + hv + difference * difference);
+            float by_xc = 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
+            float by_xcv = 8.0f * by_c * c.by_var[j] + 16.0f * by_cv * c.var_by_var[j];
+            float by_r = by_xc * pc[j] + 2.0f * by_xcv * rj * pcv[j];
+            float by_rv = by_xcv * (pcv[j] + pc[j] * pc[j]);
+            float by_xr = by_r * r.by_mean[j] + by_rv * r.var_by_mean[j];
+            float by_xrv = by_r * r.by_var[j] + by_rv * r.var_by_var[j];
+            float by_xz = by_z * z.by_mean[j] + by_zv * z.var_by_mean[j];
+            float by_xzv = by_z * z.by_var[j] + by_zv * z.var_by_var[j];
+            x_mean_grad[at + j] = p_mean_grad[at + j] = by_xr;
+            x_var_grad[at + j] = p_var_grad[at + j] = by_xrv;
+            x_mean_grad[at + size + j] = p_mean_grad[at + size + j] = by_xz;
+            x_var_grad[at + size + j] = p_var_grad[at + size + j] = by_xzv;
+            x_mean_grad[at + 2 * size + j] = by_xc;
+            x_var_grad[at + 2 * size + j] = by_xcv;
+            p_mean_grad[at + 2 * size + j] = by_xc * rj + 2.0f * by_xcv * r.var[j] * pc[j];
+            p_var_grad[at + 2 * size + j] = by_xcv * (r.var[j] + rj * rj);
+            h_mean_grad[flat + j] = by_difference;
+            h_var_grad[flat + j] = bv * (zj * zj + zv);
+        }
+    END_BLOCKS
+}
+
+void lstm_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
+                  in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,
+                  out operands, long rows, long size, long threads) {
+    FOR_BLOCKS(4)
+        block m, v, value[4], var[4], t, tv;
+        for (int k = 0; k < 4; k++) {
+            /* the candidate's tanh is a logistic of twice its argument */
+            float scale = k == 2 ? 2.0f : 1.0f;
+            summed(n, at + k * size, first + k * size, x_mean, p_mean, bias, scale, m);
+            summed(n, at + k * size, first + k * size, x_var, p_var, bias_var, scale * scale, v);
+            logistic(n, m, v, value[k], var[k]);
+        }
+        for (int j = 0; j < n; j++) {
+            float i = value[0][j] + 0.5f, f = value[1][j] + 0.5f, g = 2.0f * value[2][j];
+            float c = f * c_mean[flat + j] + i * g;
+            float cv = product_var(f, var[1][j], c_mean[flat + j], c_var[flat + j])
+                       + product_var(i, var[0][j], g, 4.0f * var[2][j]);
+            new_c_mean[flat + j] = c;
+            new_c_var[flat + j] = cv;
+            m[j] = 2.0f * c;
+            v[j] = 4.0f * cv;
+        }
+        logistic(n, m, v, t, tv);
+        for (int j = 0; j < n; j++) {
+            float o = value[3][j] + 0.5f, mean = 2.0f * o * t[j];
+            float spread = product_var(o, var[3][j], 2.0f * t[j], 4.0f * tv[j]);
+            new_mean[flat + j] = mean;
+            new_var[flat + j] = spread;
+            operands[pair + j] = mean * mean;
+            operands[pair + size + j] = spread;
+        }
+    END_BLOCKS
+}
+
+void lstm_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean,
+                   in h_var, in c_mean, in c_var, in new_mean, in out_mean, in out_var,
+                   in by_product, in by_products, out x_mean_grad, out x_var_grad, out p_mean_grad,
+                   out p_var_grad, out c_mean_grad, out c_var_grad, long rows, long size,
+                   long threads) {
+    FOR_BLOCKS(4)
+        block m, v, by_mean, by_var, by[4], by_v[4];
+        slopes s[4], t;
+        for (int k = 0; k < 4; k++) {
+            float scale = k == 2 ? 2.0f : 1.0f;
+            summed(n, at + k * size, first + k * size, x_mean, p_mean, bias, scale, m);
+            summed(n, at + k * size, first + k * size, x_var, p_var, bias_var, scale * scale, v);
+            logistic_with_slopes(n, m, v, &s[k]);
+        }
+        for (int j = 0; j < n; j++) {
+            float i = s[0].value[j] + 0.5f, f = s[1].value[j] + 0.5f, g = 2.0f * s[2].value[j];
+            m[j] = 2.0f * (f * c_mean[flat + j] + i * g);
+            v[j] = 4.0f * (product_var(f, s[1].var[j], c_mean[flat + j], c_var[flat + j])
+                           + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j]));
+        }
+        logistic_with_slopes(n, m, v, &t);
+        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_product, by_products, by_mean,
+                 by_var);
+        for (int j = 0; j < n; j++) {
+            float i = s[0].value[j] + 0.5f, f = s[1].value[j] + 0.5f, o = s[3].value[j] + 0.5f;
+            float iv = s[0].var[j], fv = s[1].var[j], ov = s[3].var[j];
+            float g = 2.0f * s[2].value[j], gv = 4.0f * s[2].var[j];
+            float tm = 2.0f * t.value[j], tv = 4.0f * t.var[j];
+            float c = c_mean[flat + j], cv = c_var[flat + j], bm = by_mean[j], bv = by_var[j];
+            float by_t = bm * o + 2.0f * bv * ov * tm, by_tv = bv * (ov + o * o);
+            float by_c = c_mean_grad[flat + j] + 4.0f * by_t * t.by_mean[j] + 8.0f * by_tv * t.var_by_mean[j];
+            float by_cv = c_var_grad[flat + j] + 8.0f * by_t * t.by_var[j] + 16.0f * by_tv * t.var_by_var[j];
+            by[0][j] = by_c * g + 2.0f * by_cv * i * gv;
+            by_v[0][j] = by_cv * (gv + g * g);
+            by[1][j] = by_c * c + 2.0f * by_cv * f * cv;
+            by_v[1][j] = by_cv * (cv + c * c);
+            by[2][j] = 2.0f * (by_c * i + 2.0f * by_cv * iv * g);
+            by_v[2][j] = 4.0f * by_cv * (iv + i * i);
+            by[3][j] = bm * tm + 2.0f * bv * o * tv;
+            by_v[3][j] = bv * (tv + tm * tm);
+            c_mean_grad[flat + j] = by_c * f + 2.0f * by_cv * fv * c;
+            c_var_grad[flat + j] = by_cv * (fv + f * f);
+        }
+        for (int k = 0; k < 4; k++) {
+            float scale = k == 2 ? 2.0f : 1.0f;
+            long gate = at + k * size;
+            for (int j = 0; j < n; j++) {
+                float mean = scale * (by[k][j] * s[k].by_mean[j] + by_v[k][j] * s[k].var_by_mean[j]);
+                float var = scale * scale * (by[k][j] * s[k].by_var[j] + by_v[k][j] * s[k].var_by_var[j]);
+                x_mean_grad[gate + j] = p_mean_grad[gate + j] = mean;
+                x_var_grad[gate + j] = p_var_grad[gate + j] = var;
+            }
+        }
+    END_BLOCKS
+}
+
+void rnn_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
+                 out new_mean, out new_var, out operands, long rows, long size, long threads) {
+    FOR_BLOCKS(1)
+        block m, v, t, tv;
+        summed(n, at, first, x_mean, p_mean, bias, 2.0f, m);
+        summed(n, at, first, x_var, p_var, bias_var, 4.0f, v);
+        logistic(n, m, v, t, tv);
+        for (int j = 0; j < n; j++) {
+            float mean = 2.0f * t[j], var = 4.0f * tv[j];
+            new_mean[flat + j] = mean;
+            new_var[flat + j] = var;
+            operands[pair + j] = mean * mean;
+            operands[pair + size + j] = var;
+        }
+    END_BLOCKS
+}
+
+void rnn_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
+                  in new_mean, in out_mean, in out_var, in by_product, in by_products,
+                  out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,
+                  out h_mean_grad, out h_var_grad, long rows, long size, long threads) {
+    FOR_BLOCKS(1)
+        block m, v, by_mean, by_var;
+        slopes t;
+        summed(n, at, first, x_mean, p_mean, bias, 2.0f, m);
+        summed(n, at, first, x_var, p_var, bias_var, 4.0f, v);
+        logistic_with_slopes(n, m, v, &t);
+        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_product, by_products, by_mean,
+                 by_var);
+        for (int j = 0; j < n; j++) {
+            float mean = 4.0f * by_mean[j] * t.by_mean[j] + 8.0f * by_var[j] * t.var_by_mean[j];
+            float var = 8.0f * by_mean[j] * t.by_var[j] + 16.0f * by_var[j] * t.var_by_var[j];
+            x_mean_grad[at + j] = p_mean_grad[at + j] = mean;
+            x_var_grad[at + j] = p_var_grad[at + j] = var;
+        }
+    END_BLOCKS
+}

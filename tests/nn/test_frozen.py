@@ -1,0 +1,68 @@
+"""What frozen weights imply is worked out once, and anew whenever they change."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+import spgru
+from spgru.nn.weight import at_mean
+
+LAYERS: list[Any] = [
+    lambda: spgru.GRU(4, 5),
+    lambda: spgru.LSTM(4, 5, num_layers=2, bidirectional=True),
+    lambda: spgru.RNN(4, 5, bias=False),
+    lambda: spgru.GRUCell(4, 5),
+]
+
+
+def first(output: Any) -> spgru.Moments:
+    while isinstance(output, tuple):
+        output = output[0]
+    return output
+
+
+@pytest.mark.parametrize("make", LAYERS, ids=["gru", "lstm", "rnn", "cell"])
+def test_frozen_is_equal_and_follows_changes(make: Any) -> None:
+    layer = make()
+    x = torch.randn(2, 4) if isinstance(layer, spgru.GRUCell) else torch.randn(6, 2, 4)
+    expected = first(layer(x))
+    layer.requires_grad_(False)
+    for _ in range(2):
+        assert torch.equal(first(layer(x)).var, expected.var)
+    assert layer._frozen
+
+    other = make()
+    layer.load_state_dict(other.state_dict())
+    assert torch.equal(first(layer(x)).var, first(other(x)).var)
+    with torch.no_grad():
+        for module in (layer, other):
+            next(module.parameters()).add_(0.1)
+    assert torch.equal(first(layer(x)).mean, first(other(x)).mean)
+    assert first(layer.double()(x.double())).dtype == torch.float64
+
+
+def test_frozen_layers_still_pass_gradients_on_and_can_be_drawn() -> None:
+    layer = spgru.GRU(4, 5).requires_grad_(False)
+    with torch.inference_mode():
+        layer(torch.randn(6, 2, 4))
+    x = torch.randn(6, 2, 4, requires_grad=True)
+    layer(x)[0].var.sum().backward()
+    assert x.grad is not None
+    assert x.grad.any()
+    with at_mean(layer):
+        assert not layer(x)[0].var.any()
+    assert spgru.audit(layer, x.detach(), draws=2) is not None
+
+
+def test_copies_do_not_carry_what_was_kept() -> None:
+    layer = spgru.GRU(4, 5).requires_grad_(False)
+    x = torch.randn(6, 2, 4)
+    output = layer(x)[0]
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert not twin._frozen
+        assert torch.equal(twin(x)[0].var, output.var)
