@@ -277,7 +277,8 @@ def test_as_a_process(run: Path, tmp_path: Path) -> None:
 
 
 TINY_STUDY = (
-    "--seed=0", "--device=cpu", "--show=none", "--set=steps=2", "--set=batch_size=2",
+    "--seed=0", "--device=cpu", "--show=none", "--set=steps=2",
+    "--set=controlled_sp_gru.mean_steps=1", "--set=batch_size=2",
     "--set=model.hidden_size=4", "--set=schedule.warmup=1", "--set=scale.sequences=2",
     "--set=scale.draws=2", "--set=scale.audit_draws=2", "--set=scale.audit_sequences=1",
 )  # fmt: skip

@@ -108,7 +108,9 @@ def test_ratios_are_of_one_case_and_mode(document: dict[str, Any]) -> None:
             looped = 5.0 if row["contender"].endswith("looped") else 0.0
             row |= {"seconds": factor * (base + looped), "work_bytes": 90, "parameter_bytes": 10}
     found = ratios(rows)
-    assert len(found) == 4
+    backends = {one.row["contender"] for one in found}
+    assert "ours GRU, reference" in backends
+    assert len(found) == 4 * len(backends)
     for one in found:
         assert one.over_plain == 3.0
         assert one.over_plain_graph is None
@@ -125,7 +127,12 @@ def test_bars(document: dict[str, Any]) -> None:
     ]
     verdicts = judge(document, made_up)
     assert [verdict.word for verdict in verdicts] == ["met", "NOT met", "not measured"]
-    assert verdicts[0].contender == "ours GRU, reference"
+    fastest = min(
+        (row for row in document["rows"] if row["kind"] == "ours" and row["status"] == "timed"
+         and row["mode"] == "forward" and not row["grows"]),
+        key=lambda row: row["seconds"],
+    )  # fmt: skip
+    assert verdicts[0].contender == fastest["contender"]
 
 
 def test_files_agree(document: dict[str, Any], tmp_path: Path) -> None:

@@ -183,7 +183,8 @@ def test_moments_of_a_bounded_function(mean: float, var: float, name: str) -> No
     assert 0 <= share <= 1
     assert 0 <= out.var.item() <= span**2 * share * (1 - share) * (1 + 1e-5) + 1e-6
     largest_slope = {"sigmoid": 0.25, "tanh": 1.0}[name]
-    assert out.var.item() <= largest_slope**2 * var * (1 + 1e-5) + 1e-45
+    # The smallest numbers, below 1e-38, are whole multiples of 1.4e-45 and round accordingly.
+    assert out.var.item() <= largest_slope**2 * var * (1 + 1e-5) + 1e-44
 
 
 @pytest.mark.parametrize(

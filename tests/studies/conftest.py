@@ -31,6 +31,7 @@ def tiny(tmp_path: Path) -> Callable[..., Settings]:
     overrides = {
         "model.hidden_size": 4,
         "steps": 2,
+        "controlled_sp_gru.mean_steps": 1,
         "batch_size": 2,
         "schedule.warmup": 1,
     }

@@ -45,10 +45,15 @@ def test_own_digits_reach_the_run(tiny) -> None:
 
 
 def test_overrides_of_one_run(tiny) -> None:
-    changes = {"controlled_sp_gru.steps": 5, "steps": 3, "two_digits.mean_steps": 2}
+    changes = {
+        "controlled_sp_gru.steps": 5,
+        "controlled_sp_gru.mean_steps": 4,
+        "steps": 3,
+        "two_digits.mean_steps": 2,
+    }
     settings = tiny(overrides=changes | {"schedule.warmup": 1})
     assert settings.config(MEMBER).steps == 5
-    assert settings.config(MEMBER).mean_steps == 0
+    assert settings.config(MEMBER).mean_steps == 4
     assert settings.config(Member("controlled_mc_lstm", 0)).steps == 3
     with pytest.raises(ConfigError, match=r"three_digits"):
         tiny(overrides={"three_digits.steps": 3}).config(MEMBER)

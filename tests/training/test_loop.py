@@ -45,7 +45,7 @@ def test_the_loop_is_the_plain_loop_of_torch(tiny: Make) -> None:
     )
     torch.manual_seed(config.seed)
     model = build(config.model)
-    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
     data, totals = MovingMNIST(config.batch_size, seed=config.seed), []
     for step in range(config.steps):
         progress = max(0, step - 2) / 4
@@ -107,7 +107,7 @@ def test_means_are_trained_first_as_a_plain_network(tiny: Make) -> None:
     model = build(config.model)
     spreads = [p for name, p in model.named_parameters() if name.endswith("log_var")]
     others = [p for name, p in model.named_parameters() if not name.endswith("log_var")]
-    optimizer = torch.optim.Adam([{"params": others}, {"params": spreads}], foreach=False)
+    optimizer = torch.optim.Adam([{"params": others}, {"params": spreads}], fused=True)
     data, initial = MovingMNIST(config.batch_size, seed=config.seed), spreads[0].detach().clone()
     for step in range(config.steps):
         rate = 2e-3 * 0.5 * (1 + math.cos(math.pi * step / 6))

@@ -9,7 +9,14 @@ from spgru.models.frames import check_frames, flatten
 from spgru.moments import Moments
 from spgru.objectives import Loss, Objective, bernoulli_nll, check_target
 
-__all__ = ["certain_frames", "certain_loss", "check_draws", "moments_over_draws", "to_frames"]
+__all__ = [
+    "certain_frames",
+    "certain_loss",
+    "check_draws",
+    "moments_over_draws",
+    "shift",
+    "to_frames",
+]
 
 
 def certain_frames(frames: object, height: int, width: int) -> Tensor:
@@ -29,6 +36,12 @@ def certain_frames(frames: object, height: int, width: int) -> Tensor:
 def to_frames(pixels: Tensor, height: int, width: int) -> Tensor:
     """(T, N, height * width) -> (T, N, height, width)"""
     return pixels.reshape(*pixels.shape[:2], height, width)
+
+
+@torch.no_grad()
+def shift(bias: Tensor, logit: float) -> None:
+    """Make the frames of an untrained network darker or brighter."""
+    bias.add_(logit)
 
 
 def check_draws(draws: int) -> None:

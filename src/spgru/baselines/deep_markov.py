@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spgru.baselines.common import certain_frames, check_draws, moments_over_draws, to_frames
+from spgru.baselines.common import certain_frames, check_draws, moments_over_draws, shift, to_frames
 from spgru.checks import check_choice
 from spgru.families import Gaussian
 from spgru.models.config import CellName
@@ -100,6 +100,7 @@ class DeepMarkovModel(nn.Module):
         anneal_steps: training steps over which the weight of the divergence grows to 1; a buffer
             counts them, so a checkpoint resumes where it stopped
         anneal_from: that weight at the start
+        initial_logit: added to the last bias at the start, see `spgru.models.ModelConfig`
         height: of a frame
         width: of a frame
     """
@@ -114,6 +115,7 @@ class DeepMarkovModel(nn.Module):
         *,
         anneal_steps: int = 1000,
         anneal_from: float = 0.01,
+        initial_logit: float = 0.0,
         height: int = 64,
         width: int = 64,
         device: torch.device | str | None = None,
@@ -137,6 +139,7 @@ class DeepMarkovModel(nn.Module):
             nn.ReLU(),
             nn.Linear(hidden_size, pixels),
         )
+        shift(self.emission.get_parameter("4.bias"), initial_logit)
         self.backward_rnn = (nn.GRU if cell == "gru" else nn.LSTM)(pixels, hidden_size)
         self.combiner = Combiner(state_size, hidden_size)
         self.start = nn.Parameter(torch.zeros(state_size))

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from spgru.baselines.common import certain_frames, certain_loss, to_frames
+from spgru.baselines.common import certain_frames, certain_loss, shift, to_frames
 from spgru.checks import check_choice
 from spgru.models.config import CellName
 from spgru.models.frames import split_halves
@@ -24,6 +24,7 @@ class Deterministic(nn.Module):
         hidden_size: units of a layer
         num_layers: layers of encoder and decoder
         cell: `"gru"` or `"lstm"`
+        initial_logit: added to the last bias at the start, see `spgru.models.ModelConfig`
         height: of a frame
         width: of a frame
     """
@@ -34,6 +35,7 @@ class Deterministic(nn.Module):
         num_layers: int = 1,
         cell: CellName = "gru",
         *,
+        initial_logit: float = 0.0,
         height: int = 64,
         width: int = 64,
         device: torch.device | str | None = None,
@@ -48,6 +50,7 @@ class Deterministic(nn.Module):
         # Unconditioned: the one input there must be is 0.
         self.decoder = layer(1, hidden_size, num_layers, **factory)
         self.readout = nn.Linear(hidden_size, height * width, **factory)
+        shift(self.readout.bias, initial_logit)
 
     def forward(self, frames: Tensor, steps: int | None = None) -> Tensor:
         """Logits of the frames after these, (steps, B, height, width).

@@ -19,6 +19,7 @@ from spgru.baselines.common import (
     certain_loss,
     check_draws,
     moments_over_draws,
+    shift,
     to_frames,
 )
 from spgru.families import Gaussian
@@ -65,6 +66,7 @@ class _MCDropout(nn.Module, ABC):
         num_layers: layers of encoder and decoder
         dropout: p, the probability that a unit is missing
         recurrent_dropout: see above
+        initial_logit: added to the last bias at the start, see `spgru.models.ModelConfig`
         height: of a frame
         width: of a frame
     """
@@ -79,6 +81,7 @@ class _MCDropout(nn.Module, ABC):
         dropout: float = 0.2,
         recurrent_dropout: bool = True,
         *,
+        initial_logit: float = 0.0,
         height: int = 64,
         width: int = 64,
         device: torch.device | str | None = None,
@@ -103,6 +106,7 @@ class _MCDropout(nn.Module, ABC):
         # Unconditioned: the one input there must be is 0.
         self.decoder = layers(1)
         self.readout = nn.Linear(hidden_size, height * width, **factory)
+        shift(self.readout.bias, initial_logit)
 
     def draw_masks(self, count: int, generator: torch.Generator | None = None) -> Masks:
         """Fresh masks for `count` = draws * B networks."""

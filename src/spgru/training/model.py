@@ -23,6 +23,7 @@ class DeterministicConfig:
     hidden_size: int = 1024
     num_layers: int = 1
     cell: CellName = "gru"
+    initial_logit: float = 0.0
     height: int = 64
     width: int = 64
 
@@ -36,6 +37,7 @@ class DropoutConfig:
     num_layers: int = 1
     dropout: float = 0.2
     recurrent_dropout: bool = True
+    initial_logit: float = 0.0
     height: int = 64
     width: int = 64
 
@@ -50,6 +52,7 @@ class DeepMarkovConfig:
     cell: CellName = "lstm"
     anneal_steps: int = 1000
     anneal_from: float = 0.01
+    initial_logit: float = 0.0
     height: int = 64
     width: int = 64
 

@@ -51,8 +51,7 @@ def make_optimizer(
         "betas": (config.beta1, config.beta2),
         "eps": config.eps,
         "capturable": on_gpu,
-        "fused": on_gpu,
-        "foreach": False,
+        "fused": True,
     }
 
     def rate(factor: float) -> Any:
