@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test check bench bench-speed clean
+.PHONY: help demo sensor test check bench bench-speed clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -14,7 +14,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## train a small GRU, predict with uncertainty, audit it; figures in outputs/
+demo: $(READY)  ## the paper's controlled study, small: train, test off the path, figures and report
+	$(BIN)/spgru reproduce controlled --scale small
+
+sensor: $(READY)  ## a sensor that fails: train a small GRU, predict with uncertainty, audit it
 	$(BIN)/python examples/sensor.py
 
 test: $(READY)  ## run the tests (brute-force ones at reduced size)

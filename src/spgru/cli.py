@@ -304,6 +304,7 @@ def reproduce(
     """
     from spgru import studies
     from spgru.studies.command import make_settings
+    from spgru.studies.study import findings
 
     settings = make_settings(
         scale.value,
@@ -331,6 +332,8 @@ def reproduce(
             signal = unfinished.stopped.signal
             raise typer.Exit(128 + signal if signal else 0) from None
     for path in written:
+        for line in findings(path):
+            print(f"  {line}")
         print(f"wrote {path}")
 
 

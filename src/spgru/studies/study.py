@@ -15,7 +15,10 @@ from spgru.studies.markdown import table
 from spgru.studies.runs import Member, Settings
 from spgru.training.storage import write_whole
 
-__all__ = ["RESULTS", "Results", "Row", "Study", "read_results", "write_report", "write_results"]
+__all__ = [
+    "RESULTS", "Results", "Row", "Study", "findings", "read_results", "write_report",
+    "write_results",
+]  # fmt: skip
 
 RESULTS = "results.json"
 
@@ -139,3 +142,14 @@ def _origin(document: Mapping[str, Any]) -> str:
     rows.append(["scale", scale.pop("name")])
     rows += [[name, value] for name, value in scale.items() if name != "seeds"]
     return table(["", ""], rows)
+
+
+def findings(report: Path) -> list[str]:
+    """The first list of a report: what was found."""
+    found: list[str] = []
+    for line in report.read_text(encoding="utf-8").splitlines():
+        if line.startswith("- "):
+            found.append(line[2:])
+        elif found:
+            break
+    return found
