@@ -6,6 +6,7 @@ Without a GPU the kernels run in Triton's interpreter: the same code, element by
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from spgru.functional import Affine, sigmoid
 from spgru.models.conv_gru import ConvGRUCell, _convolve
 from spgru.nn.weight import at_mean
 from spgru.recurrent import lstm_step, make_gru_step, rnn_step, run
+from spgru.recurrent.kernels.native import library
+from spgru.recurrent.kernels.products import PackedMatrix
 
 pytest.importorskip("triton")
 import triton
@@ -216,6 +219,29 @@ def test_the_layer_is_the_same_with_either(name: str, options: dict[str, Any]) -
     assert torch.equal(outputs[1][0].mean, layers[1](x)[0].mean)
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+def test_wide_layers_with_packed_weights() -> None:
+    """Wide enough for oneDNN's packed weights, frozen and not, at one batch size and another."""
+    assert PackedMatrix.is_possible(torch.empty(3 * 512, 512))
+    layer = spgru.GRU(3, 512, weight_std=0.02, backend="compiled")
+    reference = spgru.GRU(3, 512, backend="reference", dtype=torch.float64)
+    reference.load_state_dict(layer.state_dict())
+    x = torch.randn(4, 5, 3)
+    results = []
+    for module in (layer, reference):
+        output = module(x.to(next(module.parameters()).dtype))[0]
+        (output.mean.square().sum() + output.var.sum()).backward()
+        grads = [parameter.grad for parameter in module.parameters()]
+        results.append([output.mean.detach(), output.var.detach(), *grads])
+    for got, truth in zip(*results, strict=True):
+        assert (got - truth).norm() / truth.norm() < 2e-6
+    layer.requires_grad_(False)
+    for batch in (5, 2, 5):
+        torch.testing.assert_close(
+            layer(x[:, :batch])[0].var, results[0][1][:, :batch], rtol=1e-5, atol=1e-9
+        )
+
+
 def test_certain_weights_are_torch() -> None:
     plain = torch.nn.GRU(6, 5, device=DEVICE)
     layer = spgru.GRU.from_torch(plain, weight_std=0.0, backend="triton")
@@ -259,6 +285,46 @@ def test_what_has_no_kernel_is_refused_by_name_and_done_by_auto(make: Any, reaso
         layer(x)
     layer.backend = "auto"
     assert layer(x)[0].var.min() >= 0
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+def test_the_compiled_backend_refuses_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 1, 4)
+    with pytest.raises(ValueError, match=r"'compiled' is not possible: .*reset_after=False"):
+        spgru.GRU(4, 3, backend="compiled", reset_after=False)(x)
+    layer = spgru.GRU(4, 3, backend="compiled")
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(ValueError, match="it computes in float32 alone"),
+    ):
+        layer(x)
+    monkeypatch.setattr(library, "obstacle", lambda: "there is no C compiler")
+    with pytest.raises(ValueError, match="there is no C compiler; use backend='auto'"):
+        layer(x)
+    layer.backend = "auto"
+    assert layer(x)[0].var.min() > 0
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+def test_what_is_not_a_number_stays_none() -> None:
+    x = torch.randn(3, 2, 4)
+    x[1, 0, 2] = torch.nan
+    output, _ = spgru.GRU(4, 3, backend="compiled")(x)
+    assert output.mean[1:, 0].isnan().all()
+    assert output.var[1:, 0].isnan().all()
+    assert not output.mean[:, 1].isnan().any()
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(library.CompileError, match=r"(?s)could not compile .*error: "):
+        library._compile("gcc", "this is no C", tmp_path / "x.so")
+    assert not list(tmp_path.iterdir())
+
+    def fails() -> None:
+        raise library.CompileError("no luck")
+
+    monkeypatch.setattr(library, "_library", fails)
+    assert library.obstacle.__wrapped__() == "no luck"
 
 
 def test_packed_sequences_are_refused_and_a_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:

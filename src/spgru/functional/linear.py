@@ -36,7 +36,7 @@ class Affine:
     """(O, I): W.var + W.mean^2, or None for weights known exactly"""
     bias: Tensor | None
     bias_var: Tensor | None
-    _joined: dict[torch.dtype, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    _kept: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
@@ -47,16 +47,25 @@ class Affine:
         second_moment = weight.var + weight.mean**2
         return Affine(weight.mean, weight.var, second_moment, bias_mean, bias_var)
 
+    def keep(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, worked out once for as long as this map is kept."""
+        if key not in self._kept:
+            # Outside inference mode: it may take part in a backward pass later.
+            with torch.inference_mode(False):
+                self._kept[key] = make()
+        return self._kept[key]
+
     def joined(self, dtype: torch.dtype) -> Tensor:
         """[W.var, W.var + W.mean^2] (O, 2 I): one product for both parts of the variance."""
-        assert self.weight_var is not None
-        assert self.weight_second_moment is not None
-        if dtype not in self._joined:
-            # Outside inference mode: what is kept may take part in a backward pass later.
-            with torch.inference_mode(False):
-                parts = self.weight_var.to(dtype), self.weight_second_moment.to(dtype)
-                self._joined[dtype] = torch.cat(parts, 1)
-        return self._joined[dtype]
+
+        def join() -> Tensor:
+            assert self.weight_var is not None
+            assert self.weight_second_moment is not None
+            parts = self.weight_var.to(dtype), self.weight_second_moment.to(dtype)
+            return torch.cat(parts, 1)
+
+        result: Tensor = self.keep(("joined", dtype), join)
+        return result
 
     def rows(self, start: int, stop: int) -> Affine:
         """The map to outputs `start` to `stop` only."""

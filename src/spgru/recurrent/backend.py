@@ -156,10 +156,12 @@ def _run_kernel(
     reverse: bool,
 ) -> Scan:
     # Imported when first needed: Triton takes a second, and need not be there.
-    from spgru.recurrent.kernels.products import Convolution, Matrix
+    from spgru.recurrent.kernels.products import Convolution, Matrix, PackedMatrix, Product
     from spgru.recurrent.kernels.scan import kernel_scan
 
-    product = Matrix() if weighted_sum is None else Convolution()
+    product: Product = Matrix() if weighted_sum is None else Convolution()
+    if backend == "compiled" and weighted_sum is None and PackedMatrix.is_possible(hidden.weight):
+        product = PackedMatrix()
     if isinstance(inputs, Tensor):
         from spgru.recurrent.kernels.plain_gru import plain_gru_scan
 

@@ -90,27 +90,27 @@ class _PlainGruScan(torch.autograd.Function):
         rounded = low != torch.float32
         states = torch.empty(steps + 1, *batch, size, device=x.device)
         operand = torch.empty_like(states, dtype=low) if rounded else states
-        products = torch.empty(steps, *batch, 3 * size, dtype=low, device=x.device)
+        products: list[Tensor] = []
         states[0] = h
         operand[0] = h
         for k, t in enumerate(order):
-            product.forward(operand[k], weight, products[k])
+            products.append(product.forward(operand[k], weight))
             _forward(
                 x[t], products[k], bias, states[k], states[k + 1],
                 operand[k + 1] if rounded else None, rows=rows, size=size,
             )  # fmt: skip
-        ctx.save_for_backward(x, products, states, operand, weight, bias)
+        ctx.save_for_backward(x, states, operand, weight, bias, *products)
         ctx.product, ctx.order = product, order
         return states[1:].flip(0) if order.step < 0 else states[1:]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, out: Tensor) -> Any:
-        x, products, states, operand, weight, bias = ctx.saved_tensors
+        x, states, operand, weight, bias, *products = ctx.saved_tensors
         product, order, out = ctx.product, ctx.order, out.contiguous()
         size = states.shape[-1]
         rows = states[0].numel() // size
-        x_grad, p_grad = torch.empty_like(x), torch.empty_like(products)
+        x_grad, p_grad = torch.empty_like(x), x.new_empty(x.shape, dtype=operand.dtype)
         h_grad, by_product = torch.zeros_like(states[0]), torch.zeros_like(operand[0])
         for k in reversed(range(len(order))):
             t = order[k]

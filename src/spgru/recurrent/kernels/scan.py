@@ -50,13 +50,15 @@ class _Scan(torch.autograd.Function):
         keep: bool,
         x_mean: Tensor,
         x_var: Tensor,
+        prepared: Tensor,
+        prepared_joint: Tensor,
         weight: Tensor,
         weights: Tensor,
         bias: Tensor | None,
         bias_var: Tensor | None,
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
-        steps, *batch, _ = x_mean.shape
+        steps = len(x_mean)
         size, low = state[0].shape[-1], weight.dtype
         rows = state[0].numel() // size
         rounded = low != torch.float32
@@ -64,30 +66,26 @@ class _Scan(torch.autograd.Function):
         states = [_before(part, steps) for part in state]
         operand = _before(state[0], steps, low) if rounded else states[0]
         operands = _before(torch.cat([state[0] ** 2, state[1]], -1), steps, low)
-        # Without a backward pass to come, all steps share one place for their products.
-        places = steps if keep else 1
-        p_mean = x_mean.new_empty(places, *batch, cell.gates * size, dtype=low)
-        p_var = torch.empty_like(p_mean)
         # Taken apart once: indexing at every step would cost as much as a small step itself.
         x_means, x_vars = x_mean.unbind(0), x_var.unbind(0)
-        p_means, p_vars = p_mean.unbind(0), p_var.unbind(0)
         each_state = list(zip(*(part.unbind(0) for part in states), strict=True))
         each_operand, each_operands = operand.unbind(0), operands.unbind(0)
+        products: list[Tensor] = []
         for k, t in enumerate(order):
-            p_now, p_now_var = p_means[k % places], p_vars[k % places]
-            product.forward(each_operand[k], weight, p_now)
-            product.forward(each_operands[k], weights, p_now_var)
+            p_mean = product.forward(each_operand[k], prepared)
+            p_var = product.forward(each_operands[k], prepared_joint)
             cell.forward(
-                x_means[t], x_vars[t], p_now, p_now_var, bias, bias_var,
+                x_means[t], x_vars[t], p_mean, p_var, bias, bias_var,
                 *each_state[k], *each_state[k + 1],
                 each_operand[k + 1] if rounded else None, each_operands[k + 1],
                 rows=rows, size=size,
             )  # fmt: skip
+            if keep:
+                products += (p_mean, p_var)
         ctx.save_for_backward(
-            x_mean, x_var, p_mean, p_var, weight, weights, bias, bias_var, operand, operands,
-            *states,
-        )  # fmt: skip
-        ctx.cell, ctx.product, ctx.order = cell, product, order
+            x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *states, *products
+        )
+        ctx.cell, ctx.product, ctx.order, ctx.states = cell, product, order, len(states)
         final = [part[-1].clone() for part in states[2:]]
         # In the order of time, which is that of the steps or its reverse.
         if order.step < 0:
@@ -97,18 +95,20 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final: Tensor) -> Any:
-        (
-            x_mean, x_var, p_mean, p_var, weight, weights, bias, bias_var, operand, operands,
-            *states,
-        ) = ctx.saved_tensors  # fmt: skip
+        x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *rest = ctx.saved_tensors
+        states, products = rest[: ctx.states], rest[ctx.states :]
         cell, product, order = ctx.cell, ctx.product, ctx.order
         out_mean, out_var = out_mean.contiguous(), out_var.contiguous()
         steps, size = len(order), states[0].shape[-1]
         rows = states[0][0].numel() // size
         x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
         # The products with h run in the order of steps, those with x in that of time.
-        shared = cell.one_gradient and order.step > 0 and x_mean.dtype == p_mean.dtype
-        p_grads = x_grads if shared else (torch.empty_like(p_mean), torch.empty_like(p_var))
+        shared = cell.one_gradient and order.step > 0 and x_mean.dtype == operand.dtype
+        p_grads = (
+            x_grads
+            if shared
+            else tuple(grad.new_empty(grad.shape, dtype=operand.dtype) for grad in x_grads)
+        )
         # Of the states that go from step to step, beside what their products pass on. A cell's
         # own gradient from outside is that of its last value.
         carried = [grad.clone() for grad in final] or [torch.zeros_like(part[0]) for part in states]
@@ -117,7 +117,7 @@ class _Scan(torch.autograd.Function):
         for k in reversed(range(steps)):
             t = order[k]
             cell.backward(
-                x_mean[t], x_var[t], p_mean[k], p_var[k], bias, bias_var,
+                x_mean[t], x_var[t], products[2 * k], products[2 * k + 1], bias, bias_var,
                 *(part[k] for part in states), states[0][k + 1],
                 out_mean[t], out_var[t], by_product, by_products,
                 x_grads[0][t], x_grads[1][t],
@@ -133,7 +133,7 @@ class _Scan(torch.autograd.Function):
         else:
             by_state = [a + b for a, b in zip(by_state, carried, strict=True)]
         return (
-            None, None, None, None, *x_grads,
+            None, None, None, None, *x_grads, None, None,
             product.by_weight(p_grads[0], operand[:-1], weight),
             product.by_weight(p_grads[1], operands[:-1], weights),
             *(None if bias is None else sum_of_rows(grad).float() for grad in p_grads),
@@ -168,10 +168,15 @@ def kernel_scan(
     """
     low, steps = product_dtype(hidden.weight), inputs.shape[0]
     order = range(steps - 1, -1, -1) if reverse else range(steps)
+    weights = hidden.weight.to(low), hidden.joined(low)
+    rows = state[0].mean.numel() // state[0].shape[-1]
+    prepared = hidden.keep(
+        (type(product), low), lambda: [product.prepare(weight, rows) for weight in weights]
+    )
     mean, var, *others = _Scan.apply(
         cell, product, order, torch.is_grad_enabled(),
         inputs.mean.contiguous(), inputs.var.contiguous(),
-        hidden.weight.to(low), hidden.joined(low),
+        *prepared, *weights,
         *(None if bias is None else bias.float() for bias in (hidden.bias, hidden.bias_var)),
         *(part.float() for moments in state for part in moments),
     )  # fmt: skip

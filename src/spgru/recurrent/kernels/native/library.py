@@ -67,11 +67,15 @@ def _compiler() -> str | None:
 
 @cache
 def obstacle() -> str | None:
-    """Why nothing can be compiled here, None if it can."""
+    """Why the functions cannot be had here, None once they are compiled and loaded."""
     if platform.system() != "Linux":
         return f"it is made for Linux, and this is {platform.system()}"
     if _compiler() is None:
-        return "there is no C compiler; install gcc or name one in CC"
+        return "there is no C compiler, install gcc or name one in CC"
+    try:
+        _library()
+    except (CompileError, OSError) as error:
+        return str(error)
     return None
 
 
@@ -103,8 +107,7 @@ def _compile(compiler: str, text: str, path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CompileError(
-                f"{compiler} could not compile the CPU kernels ({done.stderr.strip()[-500:]}); "
-                "use backend='reference'"
+                f"{compiler} could not compile the kernels ({done.stderr.strip()[-500:]})"
             )
         # At once, so that another process never sees half of it.
         built.replace(path)
