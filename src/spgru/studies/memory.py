@@ -53,17 +53,20 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _add(self, tensor: Tensor) -> None:
-        storage, address = tensor.untyped_storage(), _address(tensor)
+        address = _address(tensor)
         if address in self._known:
             return
-        self._known[address] = storage.nbytes()
-        self.now += storage.nbytes()
+        # oneDNN's packed weights have no storage to show; they are as large as their numbers.
+        owner: Any = tensor if tensor.is_mkldnn else tensor.untyped_storage()
+        size = tensor.numel() * tensor.element_size() if tensor.is_mkldnn else owner.nbytes()
+        self._known[address] = size
+        self.now += size
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._remove, address)
+        weakref.finalize(owner, self._remove, address)
 
     def _remove(self, address: int) -> None:
         self.now -= self._known.pop(address)
 
 
 def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+    return id(tensor) if tensor.is_mkldnn else tensor.untyped_storage()._cdata
