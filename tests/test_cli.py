@@ -292,12 +292,15 @@ def test_reproduce_in_pieces(spgru, tmp_path: Path) -> None:
     stopped = "stopped at step 1 of 2 of controlled_sp_gru-0; run again to continue\n"
     assert (outcome.out, outcome.err) == (stopped, "")
     report = tmp_path / "maps-small" / "report.md"
-    assert spgru(*command).out == f"wrote {report}\n"
+    *found, last = spgru(*command).out.splitlines()
+    assert last == f"wrote {report}"
+    assert found
+    assert all(f"- {line.strip()}\n" in report.read_text() for line in found)
     results = json.loads((report.parent / "results.json").read_text())
     assert results["command"].startswith("spgru reproduce maps --output ")
     assert results["scale"]["draws"] == 2
     report.unlink()
-    assert spgru(*command, "--report").out == f"wrote {report}\n"
+    assert spgru(*command, "--report").out.splitlines() == [*found, last]
     assert report.exists()
 
 
