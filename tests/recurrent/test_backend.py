@@ -6,11 +6,13 @@ Without a GPU the kernels run in Triton's interpreter: the same code, element by
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import spgru
 from spgru import Moments
@@ -342,6 +344,90 @@ def test_names_are_checked() -> None:
         spgru.GRU(4, 3, backend="cuda")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="backend"):
         ConvGRUCell(1, 2, backend="fast")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_and_biases_of_any_layout(backend: Any) -> None:
+    """Transposed gradients of the final cell, and biases that are not one number after another."""
+    x, grads = torch.randn(2, 5, 3, device=DEVICE), []
+    for name in (backend, "reference"):
+        torch.manual_seed(0)
+        layer = spgru.LSTM(3, 4, backend=name, device=DEVICE)
+        with torch.no_grad():
+            spread = torch.linspace(-1, 1, 32, device=DEVICE)[::2]
+            layer.bias_hh_l0.mean = torch.nn.Parameter(spread)
+        value = x.clone().requires_grad_()
+        cell = layer(value)[1][1]
+        weight = torch.arange(20.0, device=DEVICE).view(1, 4, 5)
+        (cell.mean.transpose(1, 2) * weight).sum().backward()
+        grads.append(value.grad)
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_second_derivatives_are_refused_not_wrong(backend: Any) -> None:
+    layer = spgru.GRU(3, 4, backend=backend, device=DEVICE)
+    x = torch.randn(4, 5, 3, device=DEVICE, requires_grad=True)
+    output = layer(x)[0].mean.sum()
+    with pytest.raises(RuntimeError, match="backend='reference' to differentiate twice"):
+        torch.autograd.grad(output, x, create_graph=True)
+
+
+# torch's own forward differentiation scripts a function when it is first used.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_transformations_are_left_to_the_reference(frozen: bool) -> None:
+    """torch.func, forward differentiation, compilers and subclasses work as without kernels."""
+    layer = spgru.GRU(3, 4).requires_grad_(not frozen)
+    x = torch.randn(2, 5, 3)
+    expected = layer(x)[0].mean
+
+    many = torch.func.vmap(lambda value: layer(value)[0].mean)(torch.stack([x, x]))
+    torch.testing.assert_close(many[1], expected)
+    stacked = {name: torch.stack([p.detach()] * 2) for name, p in layer.named_parameters()}
+    ensemble = torch.func.vmap(
+        lambda parameters: torch.func.functional_call(layer, parameters, (x,))[0].mean
+    )(stacked)
+    torch.testing.assert_close(ensemble[0], expected)
+
+    with forward_ad.dual_level():
+        dual = layer(forward_ad.make_dual(x, torch.ones_like(x)))[0].mean
+        assert forward_ad.unpack_dual(dual).tangent.any()
+
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x)[0].mean, expected)
+    layer.backend = "triton"
+    with pytest.raises(ValueError, match="a compiler, a transformation or a kind of tensor"):
+        torch.func.vmap(lambda value: layer(value)[0].mean)(x[None])
+
+
+def test_frozen_layers_take_other_parameters_at_once() -> None:
+    """Weights swapped in and out by functional_call may come to lie at one another's address."""
+    layer = spgru.GRU(3, 300).requires_grad_(False)
+    x, found = torch.ones(1, 2, 3), []
+    for log_var in range(-8, 2):
+        parameters = {
+            name: torch.full_like(value, float(log_var))
+            for name, value in layer.named_parameters()
+            if name.endswith("log_var")
+        }
+        found.append(torch.func.functional_call(layer, parameters, (x,))[0].var.mean().item())
+        del parameters
+    assert all(before < after for before, after in pairwise(found))
+
+
+def test_layers_of_16_bits_stay_what_they_are() -> None:
+    """Outside autocast a bfloat16 layer gives bfloat16, so that layers can follow one another."""
+    layer = spgru.GRU(3, 4, num_layers=2, dtype=torch.bfloat16, backend="triton", device=DEVICE)
+    output, final = layer(torch.randn(2, 5, 3, dtype=torch.bfloat16, device=DEVICE))
+    assert output.dtype == final.dtype == torch.bfloat16
+
+
+def test_outputs_of_a_convolution_are_their_own() -> None:
+    output, final = ConvGRUCell(2, 3, 3).run(torch.randn(3, 2, 2, 4, 4))
+    before = output.mean[-1].clone()
+    final.mean.mul_(0)
+    assert torch.equal(output.mean[-1], before)
 
 
 def test_recorded_neurons_are_the_references_work() -> None:

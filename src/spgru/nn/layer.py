@@ -68,7 +68,7 @@ class Layer(nn.Module):
         self.weight_std = weight_std
         self._factory = {"device": device, "dtype": dtype}
         self._records: list[Record] | None = None
-        self._frozen: dict[str, tuple[Any, Affine]] = {}
+        self._frozen: dict[str, tuple[list[Any], list[Any], Affine]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_frozen": {}}
@@ -99,22 +99,26 @@ class Layer(nn.Module):
 
         Kept until a weight changes, which torch counts, but for changes through `.data`.
         """
+        if torch.compiler.is_compiling() or self._weights()[weight].is_certain:
+            return Affine.of(self._value(weight), self._value(bias))
         modules = [m for m in (self._modules[weight], self._modules.get(bias)) if m is not None]
         parameters = [parameter for module in modules for parameter in module.parameters()]
-        if (
-            any(parameter.requires_grad or parameter.is_inference() for parameter in parameters)
-            or self._weights()[weight].is_certain
-            or torch.compiler.is_compiling()
-        ):
+        if not all(map(_is_frozen, parameters)):
+            self._frozen.pop(weight, None)
             return Affine.of(self._value(weight), self._value(bias))
-        key = tuple((parameter.data_ptr(), parameter._version) for parameter in parameters)
+        # The parameters themselves are kept too: another one may come to lie at the same address.
+        state = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
         kept = self._frozen.get(weight)
-        if kept is None or kept[0] != key:
+        if (
+            kept is None
+            or kept[1] != state
+            or any(a is not b for a, b in zip(kept[0], parameters, strict=True))
+        ):
             # Outside inference mode, so that it may take part in a backward pass later.
             with torch.inference_mode(False):
-                kept = key, Affine.of(self._value(weight), self._value(bias))
+                kept = parameters, state, Affine.of(self._value(weight), self._value(bias))
             self._frozen[weight] = kept
-        return kept[1]
+        return kept[2]
 
     @property
     def _like(self) -> Tensor:
@@ -183,6 +187,18 @@ class Layer(nn.Module):
         if self.parameterization != "moments":
             parts.append(f"parameterization={self.parameterization!r}")
         return ", ".join(parts)
+
+
+def _is_frozen(parameter: Tensor) -> bool:
+    """Whether what it implies can be kept: it does not learn, and nothing transforms it."""
+    return not (
+        parameter.requires_grad
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or type(parameter) not in (Tensor, nn.Parameter)
+        or parameter.is_inference()
+        or (parameter.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
 
 
 @contextmanager

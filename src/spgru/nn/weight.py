@@ -151,14 +151,14 @@ def at_mean(module: nn.Module) -> Iterator[None]:
     It costs what a plain network costs and gives gradients of the means, so training can begin
     here and turn to the variances later. Outputs have variance 0.
     """
-    weights = [weight for _, weight in named_weights(module)]
+    before = [(weight, weight._at_mean) for _, weight in named_weights(module)]
     try:
-        for weight in weights:
+        for weight, _ in before:
             weight._at_mean = True
         yield
     finally:
-        for weight in weights:
-            weight._at_mean = False
+        for weight, was in before:
+            weight._at_mean = was
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:

@@ -17,11 +17,12 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.functional.linear import WeightedSum
+from spgru.moments import Moments
 from spgru.recurrent.scan import Neurons, Step, scan
 
 __all__ = ["BACKENDS", "Backend", "Kernel", "Scan", "run"]
@@ -44,8 +45,18 @@ def _interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _common_obstacle(inputs: Any, family: Family, rule: Rule, mask: Tensor | None) -> str | None:
+def _common_obstacle(
+    inputs: Any,
+    state: tuple[Any, ...],
+    hidden: Affine,
+    family: Family,
+    rule: Rule,
+    mask: Tensor | None,
+) -> str | None:
     """Why no kernel can do this, None if one can."""
+    weights = hidden.weight, hidden.weight_var, hidden.bias, hidden.bias_var
+    if _is_transformed(inputs, *state, *weights):
+        return "a compiler, a transformation or a kind of tensor is at work that it does not know"
     if family.name != "gaussian":
         return f"there is no kernel for family={family.name!r}"
     if rule != "exact":
@@ -75,13 +86,14 @@ def _compiled_obstacle(inputs: Any, hidden: Affine) -> str | None:
     return library.obstacle()
 
 
-def _is_traced(inputs: Any) -> bool:
-    """Whether a compiler or a transformation looks on, which does not see through our kernels."""
-    parts = (inputs,) if isinstance(inputs, Tensor) else (inputs.mean, inputs.var)
+def _is_transformed(*values: Any) -> bool:
+    """Whether something looks on that does not see through our kernels."""
+    parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or any(type(part) is not Tensor for part in parts)
+        or torch.autograd.forward_ad._current_level >= 0
+        or any(part is not None and type(part) not in (Tensor, nn.Parameter) for part in parts)
     )
 
 
@@ -92,7 +104,7 @@ def _choose(
     if backend == "reference":
         return "reference"
     if backend == "auto":
-        if obstacle is not None or _is_traced(inputs):
+        if obstacle is not None:
             return "reference"
         if inputs.device.type == "cuda" and _triton_obstacle(inputs.device) is None:
             return "triton"
@@ -139,7 +151,7 @@ def run(
     on_gpu = inputs.device.type == "cuda" or (backend == "triton" and _interprets())
     if record or (isinstance(inputs, Tensor) and not (kernel == "gru" and on_gpu)):
         return scan(step, inputs, state, reverse, mask, record)
-    obstacle = obstacle or _common_obstacle(inputs, family, rule, mask)
+    obstacle = obstacle or _common_obstacle(inputs, state, hidden, family, rule, mask)
     chosen = _choose(backend, obstacle, inputs, hidden)
     if chosen == "reference":
         return scan(step, inputs, state, reverse, mask)

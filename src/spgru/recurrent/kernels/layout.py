@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -33,8 +34,11 @@ class Launch:
         self.kernel = kernel
 
     def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None:
+        assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
         count = rows * size
-        self.kernel[(triton.cdiv(count, BLOCK),)](*tensors, count, size, BLOCK)
+        # Triton launches on the current device, which need not be that of the tensors.
+        with torch.cuda.device_of(tensors[0]):
+            self.kernel[(triton.cdiv(count, BLOCK),)](*tensors, count, size, BLOCK)
 
 
 @triton.jit

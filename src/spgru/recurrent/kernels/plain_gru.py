@@ -12,11 +12,17 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spgru.functional import Affine
 from spgru.recurrent.kernels.layout import Launch, load_gate, load_product, place, store_gate
-from spgru.recurrent.kernels.products import Product, product_dtype, sum_of_rows
+from spgru.recurrent.kernels.products import (
+    Product,
+    as_rows,
+    product_dtype,
+    refuse_second_derivatives,
+    result_dtype,
+    sum_of_rows,
+)
 
 __all__ = ["plain_gru_scan"]
 
@@ -88,7 +94,7 @@ class _PlainGruScan(torch.autograd.Function):
         size, low = h.shape[-1], weight.dtype
         rows = h.numel() // size
         rounded = low != torch.float32
-        states = torch.empty(steps + 1, *batch, size, device=x.device)
+        states = x.new_empty(steps + 1, *batch, size, dtype=torch.float32)
         operand = torch.empty_like(states, dtype=low) if rounded else states
         products: list[Tensor] = []
         states[0] = h
@@ -101,13 +107,13 @@ class _PlainGruScan(torch.autograd.Function):
             )  # fmt: skip
         ctx.save_for_backward(x, states, operand, weight, bias, *products)
         ctx.product, ctx.order = product, order
-        return states[1:].flip(0) if order.step < 0 else states[1:]
+        return states[1:].flip(0) if order.step < 0 else states[1:].clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, out: Tensor) -> Any:
+        refuse_second_derivatives()
         x, states, operand, weight, bias, *products = ctx.saved_tensors
-        product, order, out = ctx.product, ctx.order, out.contiguous()
+        product, order, out = ctx.product, ctx.order, as_rows(out)
         size = states.shape[-1]
         rows = states[0].numel() // size
         x_grad, p_grad = torch.empty_like(x), x.new_empty(x.shape, dtype=operand.dtype)
@@ -141,8 +147,9 @@ def plain_gru_scan(
     """
     low, steps = product_dtype(hidden.weight), inputs.shape[0]
     output = _PlainGruScan.apply(
-        inputs.contiguous(), state.float(), hidden.weight.to(low),
-        None if hidden.bias is None else hidden.bias.float(), product,
+        as_rows(inputs), state.float(), hidden.weight.to(low),
+        None if hidden.bias is None else as_rows(hidden.bias.float()), product,
         range(steps - 1, -1, -1) if reverse else range(steps),
     )  # fmt: skip
-    return output, output[0 if reverse else -1]
+    output = output.to(result_dtype(hidden.weight))
+    return output, output[0 if reverse else -1].clone()

@@ -13,14 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
-    "Convolution",
-    "Matrix",
-    "PackedMatrix",
-    "Product",
-    "add_bias",
-    "product_dtype",
-    "sum_of_rows",
-]
+    "Convolution", "Matrix", "PackedMatrix", "Product", "add_bias", "as_rows", "product_dtype",
+    "refuse_second_derivatives", "result_dtype", "sum_of_rows",
+]  # fmt: skip
 
 
 _LEAST_PACKED = 2**19
@@ -120,6 +115,25 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
+def result_dtype(weight: Tensor) -> torch.dtype:
+    """What states come back in: float32 under autocast, else that of the layer."""
+    return torch.float32 if torch.is_autocast_enabled(weight.device.type) else weight.dtype
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """As kernels read tensors: one number after the other, signs resolved."""
+    return x.resolve_neg().contiguous()
+
+
+def refuse_second_derivatives() -> None:
+    """To be called by a backward pass, where gradients are enabled for a second one to come."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "kernels give first derivatives only; build the layer with backend='reference' to "
+            "differentiate twice (create_graph=True)"
+        )
+
+
 def sum_of_rows(x: Tensor) -> Tensor:
     """(*rows, C) -> (C,), as a product with ones: a GPU's own sum of columns is far slower."""
     flat = x.flatten(0, -2)
@@ -137,6 +151,8 @@ class _AddBias(torch.autograd.Function):
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """(*rows, C) + (C,), with the faster gradient of the bias."""
+    """(*rows, C) + (C,), on a GPU with the faster gradient of the bias."""
+    if not x.is_cuda or torch._C._are_functorch_transforms_active():
+        return x + bias.to(x.dtype)
     result: Tensor = _AddBias.apply(x, bias.to(x.dtype))
     return result

@@ -11,11 +11,17 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from spgru.functional import Affine
 from spgru.moments import Moments
-from spgru.recurrent.kernels.products import Product, product_dtype, sum_of_rows
+from spgru.recurrent.kernels.products import (
+    Product,
+    as_rows,
+    product_dtype,
+    refuse_second_derivatives,
+    result_dtype,
+    sum_of_rows,
+)
 
 __all__ = ["Cell", "kernel_scan"]
 
@@ -87,18 +93,20 @@ class _Scan(torch.autograd.Function):
         )
         ctx.cell, ctx.product, ctx.order, ctx.states = cell, product, order, len(states)
         final = [part[-1].clone() for part in states[2:]]
-        # In the order of time, which is that of the steps or its reverse.
-        if order.step < 0:
-            return states[0][1:].flip(0), states[1][1:].flip(0), *final
-        return states[0][1:], states[1][1:], *final
+        # In the order of time, which is that of the steps or its reverse. Copies, because a user
+        # may change them in place, and what was kept for the backward pass must stay.
+        mean, var = (
+            part[1:].flip(0) if order.step < 0 else part[1:].clone() for part in states[:2]
+        )
+        return mean, var, *final
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final: Tensor) -> Any:
+        refuse_second_derivatives()
         x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *rest = ctx.saved_tensors
         states, products = rest[: ctx.states], rest[ctx.states :]
         cell, product, order = ctx.cell, ctx.product, ctx.order
-        out_mean, out_var = out_mean.contiguous(), out_var.contiguous()
+        out_mean, out_var = as_rows(out_mean), as_rows(out_var)
         steps, size = len(order), states[0].shape[-1]
         rows = states[0][0].numel() // size
         x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
@@ -111,7 +119,8 @@ class _Scan(torch.autograd.Function):
         )
         # Of the states that go from step to step, beside what their products pass on. A cell's
         # own gradient from outside is that of its last value.
-        carried = [grad.clone() for grad in final] or [torch.zeros_like(part[0]) for part in states]
+        carried = [as_rows(grad).clone() for grad in final]
+        carried = carried or [torch.zeros_like(part[0]) for part in states]
         by_product = torch.zeros_like(operand[0])
         by_products = torch.zeros_like(operands[0])
         for k in reversed(range(steps)):
@@ -134,8 +143,13 @@ class _Scan(torch.autograd.Function):
             by_state = [a + b for a, b in zip(by_state, carried, strict=True)]
         return (
             None, None, None, None, *x_grads, None, None,
-            product.by_weight(p_grads[0], operand[:-1], weight),
-            product.by_weight(p_grads[1], operands[:-1], weights),
+            *(
+                product.by_weight(grad, x[:-1], matrix) if needed else None
+                for grad, x, matrix, needed in (
+                    (p_grads[0], operand, weight, ctx.needs_input_grad[8]),
+                    (p_grads[1], operands, weights, ctx.needs_input_grad[9]),
+                )
+            ),
             *(None if bias is None else sum_of_rows(grad).float() for grad in p_grads),
             *by_state,
         )  # fmt: skip
@@ -169,19 +183,24 @@ def kernel_scan(
     low, steps = product_dtype(hidden.weight), inputs.shape[0]
     order = range(steps - 1, -1, -1) if reverse else range(steps)
     weights = hidden.weight.to(low), hidden.joined(low)
+    biases = hidden.bias, hidden.bias_var
     rows = state[0].mean.numel() // state[0].shape[-1]
     prepared = hidden.keep(
         (type(product), low), lambda: [product.prepare(weight, rows) for weight in weights]
     )
-    mean, var, *others = _Scan.apply(
-        cell, product, order, torch.is_grad_enabled(),
-        inputs.mean.contiguous(), inputs.var.contiguous(),
-        *prepared, *weights,
-        *(None if bias is None else bias.float() for bias in (hidden.bias, hidden.bias_var)),
+    arguments = (
+        as_rows(inputs.mean), as_rows(inputs.var), *prepared, *weights,
+        *(None if bias is None else as_rows(bias.float()) for bias in biases),
         *(part.float() for moments in state for part in moments),
     )  # fmt: skip
-    last = 0 if reverse else -1
-    final = [Moments(mean[last], var[last])]
+    keep = torch.is_grad_enabled() and any(
+        argument is not None and argument.requires_grad for argument in arguments
+    )
+    mean, var, *others = _Scan.apply(cell, product, order, keep, *arguments)
+    dtype = result_dtype(hidden.weight)
+    output = Moments(mean, var).to(dtype)
+    last = output[0 if reverse else -1]
+    final = [Moments(last.mean.clone(), last.var.clone())]
     if cell.has_cell:
-        final.append(Moments(*others))
-    return Moments(mean, var), tuple(final)
+        final.append(Moments(*others).to(dtype))
+    return output, tuple(final)

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -61,8 +62,8 @@ def _header() -> str:
 
 
 def _compiler() -> str | None:
-    named = os.environ.get("CC")
-    return shutil.which(named) if named else shutil.which("gcc") or shutil.which("cc")
+    named = shlex.split(os.environ.get("CC", ""))
+    return shutil.which(named[0]) if named else shutil.which("gcc") or shutil.which("cc")
 
 
 @cache
@@ -74,7 +75,7 @@ def obstacle() -> str | None:
         return "there is no C compiler, install gcc or name one in CC"
     try:
         _library()
-    except (CompileError, OSError) as error:
+    except (CompileError, OSError, RuntimeError) as error:  # the last: there is no home folder
         return str(error)
     return None
 
@@ -113,6 +114,17 @@ def _compile(compiler: str, text: str, path: Path) -> None:
         built.replace(path)
 
 
+class _Process:
+    is_forked = False
+
+    @classmethod
+    def fork(cls) -> None:
+        cls.is_forked = True
+
+
+os.register_at_fork(after_in_child=_Process.fork)
+
+
 class Function:
     """A function of `cells.c`: tensors as pointers, None as a null pointer, then whole numbers."""
 
@@ -121,11 +133,16 @@ class Function:
         self._call: Any = None
 
     def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None:
+        assert all(
+            tensor is None or (tensor.dtype is torch.float32 and tensor.is_contiguous())
+            for tensor in tensors
+        )
         if self._call is None:
-            self._call = getattr(_library(), self.name)
-            self._call.restype = None
-            self._call.argtypes = [ctypes.c_void_p] * len(tensors) + [ctypes.c_long] * 3
-        # A thread costs more than a small step.
-        threads = torch.get_num_threads() if rows * size > 2048 else 1
+            call = getattr(_library(), self.name)
+            call.restype = None
+            call.argtypes = [ctypes.c_void_p] * len(tensors) + [ctypes.c_long] * 3
+            self._call = call
+        # A thread costs more than a small step, and a forked process has none to wake.
+        threads = 1 if rows * size <= 2048 or _Process.is_forked else torch.get_num_threads()
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         self._call(*pointers, rows, size, threads)
