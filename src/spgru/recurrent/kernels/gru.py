@@ -24,24 +24,34 @@ __all__ = ["GRU"]
 
 
 @triton.jit
+def _inputs(x, row, column, mask, size: tl.constexpr):
+    return (
+        load_gate(x, row, column, mask, 0, 3, size),
+        load_gate(x, row, column, mask, 1, 3, size),
+        load_gate(x, row, column, mask, 2, 3, size),
+    )
+
+
+@triton.jit
+def _products(p, bias, row, column, mask, size: tl.constexpr):
+    return (
+        load_product(p, bias, row, column, mask, 0, 3, size),
+        load_product(p, bias, row, column, mask, 1, 3, size),
+        load_product(p, bias, row, column, mask, 2, 3, size),
+    )
+
+
+@triton.jit
 def _forward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var,
     new_mean, new_var, operand, operands,
     count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
-    xr = load_gate(x_mean, row, column, mask, 0, 3, size)
-    xz = load_gate(x_mean, row, column, mask, 1, 3, size)
-    xc = load_gate(x_mean, row, column, mask, 2, 3, size)
-    xr_var = load_gate(x_var, row, column, mask, 0, 3, size)
-    xz_var = load_gate(x_var, row, column, mask, 1, 3, size)
-    xc_var = load_gate(x_var, row, column, mask, 2, 3, size)
-    pr = load_product(p_mean, bias, row, column, mask, 0, 3, size)
-    pz = load_product(p_mean, bias, row, column, mask, 1, 3, size)
-    pc = load_product(p_mean, bias, row, column, mask, 2, 3, size)
-    pr_var = load_product(p_var, bias_var, row, column, mask, 0, 3, size)
-    pz_var = load_product(p_var, bias_var, row, column, mask, 1, 3, size)
-    pc_var = load_product(p_var, bias_var, row, column, mask, 2, 3, size)
+    xr, xz, xc = _inputs(x_mean, row, column, mask, size)
+    xr_var, xz_var, xc_var = _inputs(x_var, row, column, mask, size)
+    pr, pz, pc = _products(p_mean, bias, row, column, mask, size)
+    pr_var, pz_var, pc_var = _products(p_var, bias_var, row, column, mask, size)
     h = tl.load(h_mean + flat, mask, 0.0)
     hv = tl.load(h_var + flat, mask, 0.0)
 
@@ -69,18 +79,10 @@ def _backward(
     count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     flat, mask, row, column = place(count, size, block)
-    xr = load_gate(x_mean, row, column, mask, 0, 3, size)
-    xz = load_gate(x_mean, row, column, mask, 1, 3, size)
-    xc = load_gate(x_mean, row, column, mask, 2, 3, size)
-    xr_var = load_gate(x_var, row, column, mask, 0, 3, size)
-    xz_var = load_gate(x_var, row, column, mask, 1, 3, size)
-    xc_var = load_gate(x_var, row, column, mask, 2, 3, size)
-    pr = load_product(p_mean, bias, row, column, mask, 0, 3, size)
-    pz = load_product(p_mean, bias, row, column, mask, 1, 3, size)
-    pc = load_product(p_mean, bias, row, column, mask, 2, 3, size)
-    pr_var = load_product(p_var, bias_var, row, column, mask, 0, 3, size)
-    pz_var = load_product(p_var, bias_var, row, column, mask, 1, 3, size)
-    pc_var = load_product(p_var, bias_var, row, column, mask, 2, 3, size)
+    xr, xz, xc = _inputs(x_mean, row, column, mask, size)
+    xr_var, xz_var, xc_var = _inputs(x_var, row, column, mask, size)
+    pr, pz, pc = _products(p_mean, bias, row, column, mask, size)
+    pr_var, pz_var, pc_var = _products(p_var, bias_var, row, column, mask, size)
     h = tl.load(h_mean + flat, mask, 0.0)
     hv = tl.load(h_var + flat, mask, 0.0)
     by_mean, by_var = incoming(

@@ -54,7 +54,7 @@ class Matrix:
 class PackedMatrix(Matrix):
     """`Matrix` by oneDNN, whose weights are packed once for all steps instead of at each of them.
 
-    For few rows packing is most of the work: at 30 rows and 1024 units a step takes half the time.
+    For few rows packing is much of the work.
     """
 
     @staticmethod

@@ -24,7 +24,7 @@ static inline float pick(int condition, float a, float b) {
     return chosen.number;
 }
 
-/* exp(x) for x <= 0, relative error 2e-7; what float32 cannot hold becomes its smallest number. */
+/* exp(x) for x <= 0, to rounding; what float32 cannot hold becomes its smallest number. */
 static inline float exp_negative(float x) {
     x = pick(x < -87.0f, -87.0f, x);
     int whole = (int)(x * 1.44269504f - 0.5f);

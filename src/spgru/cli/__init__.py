@@ -1,0 +1,58 @@
+"""The command line: `spgru <verb>`. A verb reads its options and calls the library.
+
+To add a verb, write a function with `@app.command()` in one of the modules beside this; import what
+it needs inside, so that no verb waits for what another one uses, and raise `ValueError` or an error
+of ours for whatever the user can put right: it becomes one sentence on standard error and the exit
+status 1.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from spgru.cli import models, research
+from spgru.cli.app import app
+
+__all__ = ["app", "main", "models", "research"]
+
+# -- from errors to sentences ---------------------------------------------------------------------
+
+
+def _is_expected(error: Exception) -> bool:
+    """Whether the user can put it right; anything else is a fault of ours and shows its origin."""
+    ours = type(error).__module__.startswith("spgru.") or type(error).__name__ == "OutOfMemoryError"
+    return ours or isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"spgru: error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"spgru: warning: {message}", file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0, 1 for an error, 2 for a misuse of options."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            status = app(
+                args=given or ["--help"], prog_name="spgru", standalone_mode=False, obj=given
+            )
+        except KeyboardInterrupt:
+            _fail("interrupted", 130)
+        except Exception as error:
+            if "--traceback" in given:
+                raise
+            if hasattr(error, "format_message"):  # an unknown option, a missing argument
+                _fail(error.format_message(), 2)
+            if not _is_expected(error):
+                raise
+            _fail(str(error) or type(error).__name__, 1)
+    raise SystemExit(status if isinstance(status, int) else 0)

@@ -1,0 +1,62 @@
+"""The application, and the options that several verbs share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+except ModuleNotFoundError:
+    raise SystemExit(
+        "spgru: error: the command line needs typer; install it with pip install 'spgru[cli]'"
+    ) from None
+
+__all__ = ["Device", "Digits", "MaxSeconds", "Overrides", "Show", "Source", "app"]
+
+app = typer.Typer(
+    name="spgru",
+    help="Recurrent networks that know what they do not know.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="Folder of a run, a checkpoint's JSON file, or an exported file.",
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+Digits = Annotated[
+    Path | None, typer.Option("--mnist", metavar="DIR", help="Folder with your own MNIST files.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="Override a field, as model.hidden_size=64."
+    ),
+]
+MaxSeconds = Annotated[
+    float | None, typer.Option(help="Checkpoint and stop training after this time.", min=0)
+]
+
+
+class Show(StrEnum):
+    auto = "auto"
+    bar = "bar"
+    lines = "lines"
+    none = "none"
+
+
+@app.callback()
+def _options(
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from.")
+    ] = False,
+) -> None:
+    # `main` looks for it itself, since it is where errors end.
+    del traceback

@@ -1,0 +1,183 @@
+"""`spgru train | evaluate | predict | export`: from a configuration to predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spgru.cli.app import Device, Digits, MaxSeconds, Overrides, Show, Source, app
+
+__all__ = ["evaluate", "export", "predict", "train"]
+
+
+class Sequences(StrEnum):
+    auto = "auto"
+    two_digits = "two-digits"
+    controlled = "controlled"
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="YAML file, see src/spgru/studies/configs/.")
+    ],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the output folder, if any.")
+    ] = False,
+    overrides: Overrides = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the run.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the optimiser.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Sequences in a step.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, data and all draws.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:1.")] = None,
+    precision: Annotated[str | None, typer.Option(help="float32, tf32 or bfloat16.")] = None,
+    tensorboard: Annotated[
+        bool | None, typer.Option("--tensorboard", help="Log for TensorBoard too.")
+    ] = None,
+    mnist: Digits = None,
+    max_seconds: MaxSeconds = None,
+    show: Annotated[Show, typer.Option(help="How to report progress.")] = Show.auto,
+) -> None:
+    """Train a model.
+
+    The configuration sets model, data, objective, optimiser and schedule; config.json in the output
+    folder lists every field with its value, and --set changes any of them.
+
+    The exit status is 0 when the run is finished or its time is up, 130 after Ctrl-C and 143 after
+    SIGTERM (in all of these cases a checkpoint was written), and 1 after an error.
+
+    On several GPUs: torchrun --nproc-per-node=4 --max-restarts=3 -m spgru train CONFIG
+    """
+    from spgru.training import load_config
+    from spgru.training import train as run_training
+    from spgru.training.config import parse_override
+
+    options = {
+        "output": output,
+        "steps": steps,
+        "batch_size": batch_size,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "tensorboard": tensorboard,
+        "data.directory": None if mnist is None else str(mnist),
+    }
+    changes = {name: value for name, value in options.items() if value is not None}
+    changes |= dict(parse_override(text) for text in overrides or ())
+    settings = load_config(config, changes)
+    result = run_training(settings, resume=resume, max_seconds=max_seconds, show=show.value)
+    if os.environ.get("RANK", "0") == "0":
+        where = f"step {result.step} of {settings.steps} in {result.folder}"
+        if result.stopped == "finished":
+            print(f"finished at {where}")
+        else:
+            print(f"{result.stopped} at {where}; continue with --resume")
+    if result.signal:
+        raise typer.Exit(128 + result.signal)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Source,
+    data: Annotated[
+        Sequences, typer.Option(help="Which test sequences; auto: of the kind trained on.")
+    ] = Sequences.auto,
+    sequences: Annotated[
+        int | None, typer.Option(help="How many; all 10000, or 100 of each controlled set.", min=1)
+    ] = None,
+    official: Annotated[
+        Path | None, typer.Option(help="The official mnist_test_seq.npy instead of our own.")
+    ] = None,
+    mnist: Digits = None,
+    batch_size: Annotated[int, typer.Option(help="Sequences at a time.", min=1)] = 100,
+    device: Device = "auto",
+    output: Annotated[Path | None, typer.Option(help="Also write the scores as JSON.")] = None,
+) -> None:
+    """Score a trained model: cross entropy in nats per frame, squared error, variance.
+
+    two-digits is the test set of 10,000 sequences; controlled are unseen digits on the path of the
+    controlled study, with angle, speed and noise as trained and beyond.
+    """
+    from spgru.training import evaluation, load_model
+    from spgru.training.distributed import choose_device
+    from spgru.training.storage import write_whole
+
+    loaded = load_model(checkpoint)
+    where = choose_device(device)
+    model = loaded.model.to(where)
+    if data is Sequences.auto and loaded.config.data.path == "controlled":
+        data = Sequences.controlled
+    elif data is Sequences.auto:
+        data = Sequences.two_digits
+    rows: list[dict[str, Any]] = []
+    sets = evaluation.evaluation_sets(data.value, sequences, batch_size, where, official, mnist)
+    for name, batches in sets:
+        found = evaluation.score(model, batches)
+        if not rows:
+            print(f"{'sequences':24s} cross entropy  squared error   variance")
+        print(
+            f"{name:24s} {found.cross_entropy:13.2f} {found.squared_error:14.2f} "
+            f"{found.variance:10.3f}"
+        )
+        rows.append({"set": name, **asdict(found)})
+    if output is not None:
+        document = {"checkpoint": str(checkpoint), "step": loaded.step, "scores": rows}
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
+
+
+@app.command()
+def predict(
+    checkpoint: Source,
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--input",
+            help="A .npy file: (T, height, width) or (T, B, height, width), uint8 or in [0, 1].",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Beginning of the two files' names; default: the input's.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Frames to predict; default: as many as given.", min=1)
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Sequences at a time.", min=1)] = 64,
+    device: Device = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace old files.")] = False,
+) -> None:
+    """Predict what follows your own sequences: writes NAME_mean.npy and NAME_var.npy."""
+    from spgru.training import load_model
+    from spgru.training.distributed import choose_device
+    from spgru.training.inference import predict_file
+
+    mean, var = predict_file(
+        load_model(checkpoint),
+        source,
+        output,
+        steps=steps,
+        batch_size=batch_size,
+        device=choose_device(device),
+        overwrite=overwrite,
+    )
+    print(f"wrote {mean} and {var}")
+
+
+@app.command()
+def export(
+    checkpoint: Source,
+    output: Annotated[Path, typer.Argument(help="A file ending in .safetensors.")],
+    half: Annotated[bool, typer.Option("--half", help="float16: half the size.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an old file.")] = False,
+) -> None:
+    """Write the weights alone, for sharing; load them with spgru.training.load_exported."""
+    from spgru.training import export as write_export
+
+    path = write_export(checkpoint, output, "float16" if half else "float32", overwrite)
+    print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
