@@ -24,3 +24,5 @@ def _reproducible() -> None:
     torch.manual_seed(0)
     # Two workers on two cores: more threads would only get in each other's way.
     torch.set_num_threads(1)
+    # On a GPU convolutions of float32 would round to TF32 unasked.
+    torch.backends.cudnn.allow_tf32 = False

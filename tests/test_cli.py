@@ -85,7 +85,10 @@ def test_help_names_the_verbs(spgru, arguments: tuple[str, ...]) -> None:
         ("evaluate", ["--sequences", "--official", "nats per frame"]),
         ("predict", ["--input", "--steps", "(T, B, height, width)"]),
         ("export", ["--half", ".safetensors"]),
-        ("reproduce", ["--scale", "--max-seconds", "--mnist", "--report", "out-of-domain"]),
+        (
+            "reproduce",
+            ["--scale", "--max-seconds", "--mnist", "--official", "--report", "out-of-domain"],
+        ),
     ],
 )
 def test_help_helps(spgru, verb: str, words: list[str]) -> None:
@@ -322,9 +325,19 @@ def test_reproduce_all_trains_everything_first(spgru, tmp_path: Path) -> None:
         (("--report",), "results.json cannot be read (No such file or directory); run the study"),
         (("--device", "gpu"), "device is 'gpu'; give auto, cpu, cuda"),
         (("--mnist", "nowhere"), "'nowhere' is not a folder"),
+        (("--official", "x.npy"), "the test set of two-digits alone; leave it out for controlled"),
     ],
 )
 def test_bad_studies(spgru, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     pytest.importorskip("matplotlib")
     settings = ("--output", tmp_path, *TINY_STUDY, *options)
     assert_sentence(spgru("reproduce", "controlled", *settings), message)
+
+
+@pytest.mark.parametrize("name", ["two-digits", "all"])
+def test_a_missing_test_set_is_told_before_training(spgru, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("matplotlib")
+    missing = ("--official", tmp_path / "gone.npy")
+    outcome = spgru("reproduce", name, "--output", tmp_path / "studies", *TINY_STUDY, *missing)
+    assert_sentence(outcome, "gone.npy' is not a file; pass the official mnist_test_seq.npy")
+    assert not (tmp_path / "studies").exists()

@@ -283,6 +283,28 @@ def test_build_and_config_round_trip(kind: Any) -> None:
     assert torch.equal(again.predict(frames).var, model.predict(frames).var)
 
 
+@pytest.mark.parametrize("options", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_a_reset_is_a_new_start(options: dict[str, Any]) -> None:
+    """Also by `apply`, which resets every layer on its own before the model."""
+
+    def make() -> Composite:
+        return Composite(4, initial_logit=-3.0, **TINY, **options)
+
+    model = make()
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    torch.manual_seed(5)
+    fresh = make()
+    torch.manual_seed(5)
+    model.reset_parameters()
+    for name, parameter in fresh.named_parameters():
+        assert torch.equal(model.get_parameter(name), parameter), name
+    model.apply(lambda m: m.reset_parameters() if hasattr(m, "reset_parameters") else None)
+    for name in model.gives:
+        bias = model.get_parameter(f"{name}.readout.bias.mean")
+        assert (bias + 3).abs().max() <= 0.5  # torch.nn draws biases within 1 / sqrt(4)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("yaml")
 
+from spgru.data import evaluation
 from spgru.studies import SCALES, Settings
 
 TINY = dataclasses.replace(
@@ -41,3 +44,14 @@ def tiny(tmp_path: Path) -> Callable[..., Settings]:
         return dataclasses.replace(base, **changes)
 
     return make
+
+
+@pytest.fixture
+def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that passes for the official test set, of three sequences."""
+    path = tmp_path / "mnist_test_seq.npy"
+    frames = np.random.default_rng(0).integers(0, 256, (20, 3, 64, 64), np.uint8)
+    np.save(path, frames)
+    monkeypatch.setattr(evaluation, "SEQUENCES", 3)
+    monkeypatch.setattr(evaluation, "OFFICIAL_MD5", hashlib.md5(path.read_bytes()).hexdigest())
+    return path

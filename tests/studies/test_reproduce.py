@@ -7,10 +7,14 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from spgru.studies import STUDIES, Settings, UnfinishedError, rebuild, reproduce
+from spgru.studies.runs import Member
 from spgru.studies.study import read_results
+from spgru.training import ConfigError, score
 
 
 def check_folder(folder: Path) -> None:
@@ -67,6 +71,34 @@ def test_time_is_up_before_anything_is_measured(tiny) -> None:
     with pytest.raises(UnfinishedError, match=r"step 1 of 2 of controlled_sp_gru-0; run again"):
         reproduce(["controlled", "maps"], settings, max_seconds=0, show="none")
     assert not settings.folder("controlled").exists()
+
+
+def test_the_official_test_set(tiny, official: Path) -> None:
+    settings = tiny(seeds=(0,), official=official)
+    report = run("two-digits", settings)
+    assert "Test set: two digits, official." in report.read_text()
+    rows = read_results(report.parent)["results"]["scores"]
+    assert all(row["set"] == "two digits, official" for row in rows)
+    (row,) = [row for row in rows if (row["model"], row["task"]) == ("SP-GRU", "prediction")]
+    frames = torch.tensor(np.load(official)) / 255
+    expected = score(settings.load(Member("two_digits", 0)), [frames])
+    assert row["nats"] == pytest.approx(expected.cross_entropy, rel=1e-6)
+
+
+def test_a_wrong_test_set_is_refused_before_training(tiny, official: Path) -> None:
+    content = bytearray(official.read_bytes())
+    content[-1] ^= 1
+    official.write_bytes(content)
+    missing = tiny(official=official.with_name("gone.npy"))
+    with pytest.raises(FileNotFoundError, match=r"gone.npy' is not a file; pass the official"):
+        reproduce(list(STUDIES), missing, show="none")
+    wrong = tiny(official=official)
+    with pytest.raises(ValueError, match=r"has MD5 [0-9a-f]{32} but the official"):
+        reproduce(["two-digits"], wrong, show="none")
+    others = [name for name in STUDIES if name != "two-digits"]
+    with pytest.raises(ConfigError, match=r"test set of two-digits alone; leave it out for contr"):
+        reproduce(others, wrong, show="none")
+    assert not wrong.output.exists()
 
 
 def test_no_report_without_results(tiny, tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from spgru.data import MovingMNISTTest, load_mnist
 from spgru.models import ModelConfig
 from spgru.models.video import Prediction
 from spgru.moments import Moments
-from spgru.studies.two_digits import PUBLISHED, STUDY, digits_of, score_tasks
+from spgru.studies.two_digits import PUBLISHED, STUDY, digits_of, evaluation_set, score_tasks
 
 
 class Stub:
@@ -52,8 +55,28 @@ def test_batches_are_cut_to_the_number_asked_for(tiny) -> None:
     assert torch.equal(first, batches[0][:, :1])
 
 
+def test_what_networks_are_scored_on(tiny, official: Path, tmp_path: Path) -> None:
+    name, batches = evaluation_set(tiny())
+    assert name == "two digits, regenerated"
+    assert torch.equal(next(batches), MovingMNISTTest().sequences(0, 3) / 255)
+    digits = load_mnist("test")
+    arrays = {f"{split}_images": digits.images for split in ("train", "test")}
+    arrays |= {f"{split}_labels": digits.labels for split in ("train", "test")}
+    np.savez(tmp_path / "mnist.npz", **arrays)
+    own = tiny(mnist=str(tmp_path))
+    name, batches = evaluation_set(own)
+    assert name == "two digits, of your own"
+    assert torch.equal(next(batches), next(digits_of(own, 2, 3)))
+    # Digits of one's own are trained on, and do not keep from the official test.
+    for settings in (tiny(official=official), tiny(mnist=str(tmp_path), official=official)):
+        name, batches = evaluation_set(settings)
+        assert name == "two digits, official"
+        assert torch.equal(torch.cat(list(batches), 1), torch.tensor(np.load(official)) / 255)
+
+
 def made_up(nats: float, variances: list[float]) -> str:
-    score: dict[str, Any] = {"model": "SP-GRU", "task": "prediction", "nats": nats}
+    score: dict[str, Any] = {"model": "SP-GRU", "set": "two digits, official"}
+    score |= {"task": "prediction", "nats": nats}
     score |= {"error": 1.0, "variance": 1.0, "spearman": None, "sequences": 3}
     score |= {"parameters": 5, "steps": 2}
     by_distance = [
@@ -65,6 +88,7 @@ def made_up(nats: float, variances: list[float]) -> str:
 
 def test_the_report_says_yes_and_no() -> None:
     text = made_up(250.0, [1.0, 2.0, 4.0])
+    assert "Test set: two digits, official." in text
     assert "at or below the paper's 277.1: yes." in text
     assert "variance grows with every frame of distance in time: yes; last over first 4." in text
     lines = text.splitlines()

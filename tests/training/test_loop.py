@@ -127,6 +127,22 @@ def test_means_are_trained_first_as_a_plain_network(tiny: Make) -> None:
         assert torch.equal(trained.get_parameter(name), parameter), name
 
 
+def test_no_row_of_the_log_mixes_means_and_all(tiny: Make, tmp_path: Path) -> None:
+    config = tiny(mean_steps=3, objective=Objective(beta=300.0))
+    every = read_metrics(train(config, show="none").folder)
+    second = tiny(**{**vars(config), "log_every": 2, "output": str(tmp_path / "second")})
+    rows = read_metrics(train(second, show="none").folder)
+    assert [row["step"] for row in rows] == [2, 3, 4, 6]
+    start = 0
+    for row in rows:
+        for part in ("total", "nll", "kl", "grad_norm"):
+            values = [each[part] for each in every[start : row["step"]]]
+            # Rounded to float32 before or after.
+            assert row[part] == pytest.approx(sum(values) / len(values), rel=1e-6), part
+        start = row["step"]
+        assert (row["kl"] == 0) == (row["step"] <= 3)
+
+
 def test_drawing_and_validating_change_nothing(tiny: Make, newest: Newest, tmp_path: Path) -> None:
     """Random numbers used for a picture are not missed by the next step."""
     plain = tiny(model=DropoutConfig(hidden_size=8), output=str(tmp_path / "plain"))

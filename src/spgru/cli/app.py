@@ -13,7 +13,7 @@ except ModuleNotFoundError:
         "spgru: error: the command line needs typer; install it with pip install 'spgru[cli]'"
     ) from None
 
-__all__ = ["Device", "Digits", "MaxSeconds", "Overrides", "Show", "Source", "app"]
+__all__ = ["Device", "Digits", "MaxSeconds", "Official", "Overrides", "Show", "Source", "app"]
 
 app = typer.Typer(
     name="spgru",
@@ -33,6 +33,14 @@ Source = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Digits = Annotated[
     Path | None, typer.Option("--mnist", metavar="DIR", help="Folder with your own MNIST files.")
+]
+Official = Annotated[
+    Path | None,
+    typer.Option(
+        "--official",
+        metavar="FILE",
+        help="The official mnist_test_seq.npy instead of our own, for two-digits.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spgru.cli.app import Device, Digits, MaxSeconds, Overrides, Show, Source, app
+from spgru.cli.app import Device, Digits, MaxSeconds, Official, Overrides, Show, Source, app
 
 __all__ = ["evaluate", "export", "predict", "train"]
 
@@ -91,9 +91,7 @@ def evaluate(
     sequences: Annotated[
         int | None, typer.Option(help="How many; all 10000, or 100 of each controlled set.", min=1)
     ] = None,
-    official: Annotated[
-        Path | None, typer.Option(help="The official mnist_test_seq.npy instead of our own.")
-    ] = None,
+    official: Official = None,
     mnist: Digits = None,
     batch_size: Annotated[int, typer.Option(help="Sequences at a time.", min=1)] = 100,
     device: Device = "auto",

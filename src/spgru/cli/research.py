@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from spgru.cli.app import Device, Digits, MaxSeconds, Show, app
+from spgru.cli.app import Device, Digits, MaxSeconds, Official, Show, app
 
 __all__ = ["bench", "reproduce"]
 
@@ -45,6 +45,7 @@ def reproduce(
         typer.Option("--seed", help="Of a network; repeat for several. Default: 0, 1, 2.", min=0),
     ] = None,
     mnist: Digits = None,
+    official: Official = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,6 +86,7 @@ def reproduce(
         device=device,
         seeds=seeds,
         mnist=mnist,
+        official=official,
         overrides=overrides or [],
         use=use or [],
     )

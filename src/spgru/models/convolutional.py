@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from spgru.functional import sigmoid
 from spgru.models.config import ModelConfig
 from spgru.models.conv_gru import ConvGRU
-from spgru.models.frames import darken, from_patches, to_patches
+from spgru.models.frames import from_patches, to_patches
 from spgru.moments import Moments, stack
 from spgru.nn import Conv2d
 
@@ -57,7 +57,6 @@ class Decoder(nn.Module):
             config.hidden_size, channels, 1, rule=config.rule, weight_std=config.weight_std,
             **factory,
         )  # fmt: skip
-        darken(self.readout, config.initial_logit)
 
     def forward(self, state: Moments, steps: int, first: Tensor | Moments) -> Moments:
         """The logits of `steps` frames, (steps, B, height, width).

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.checks import check_moments
 from spgru.moments import Moments
-from spgru.nn import Layer
 
-__all__ = ["check_frames", "darken", "flatten", "from_patches", "split_halves", "to_patches"]
+__all__ = ["check_frames", "flatten", "from_patches", "split_halves", "to_patches"]
 
 
 def check_frames(name: str, frames: object, height: int, width: int) -> None:
@@ -66,9 +64,3 @@ def from_patches(patches: Moments, size: int) -> Moments:
 
 def _to_patches(frames: Tensor, size: int) -> Tensor:
     return F.pixel_unshuffle(frames.unsqueeze(-3), size)
-
-
-@torch.no_grad()
-def darken(readout: Layer, logit: float) -> None:
-    """Shift the logits that a readout gives at the start."""
-    readout.get_parameter("bias.mean").add_(logit)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spgru.functional import sigmoid
 from spgru.models.config import ModelConfig
-from spgru.models.frames import darken, flatten
+from spgru.models.frames import flatten
 from spgru.moments import Moments, stack
 from spgru.nn import GRU, LSTM, Linear
 
@@ -54,7 +54,6 @@ class Decoder(nn.Module):
         self.readout = Linear(
             config.hidden_size, pixels, rule=config.rule, weight_std=config.weight_std, **factory
         )
-        darken(self.readout, config.initial_logit)
 
     def forward(self, state: Any, steps: int, first: Tensor | Moments) -> Moments:
         """The logits of `steps` frames, (steps, B, height, width).

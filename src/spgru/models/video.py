@@ -13,6 +13,7 @@ from spgru.models import convolutional, fully_connected
 from spgru.models.config import Architecture, CellName, Kind, ModelConfig
 from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments
+from spgru.nn import Layer
 from spgru.objectives import Loss, Objective
 
 __all__ = ["Autoencoder", "Composite", "Prediction", "Predictor", "VideoModel", "build"]
@@ -68,6 +69,20 @@ class VideoModel(nn.Module, ABC):
         self.encoder = parts.Encoder(config, **factory)
         for name in self.gives:
             self.register_module(name, parts.Decoder(config, **factory))
+        self._darken()
+
+    @torch.no_grad()
+    def _darken(self) -> None:
+        """Shift the logits that are given at the start."""
+        for name in self.gives:
+            self.get_parameter(f"{name}.readout.bias.mean").add_(self.config.initial_logit)
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, as the constructor did; a layer alone knows no `initial_logit`."""
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.reset_parameters()
+        self._darken()
 
     def forward(self, frames: Tensor | Moments, steps: int | None = None) -> Prediction:
         """Logits of what comes next, of what was seen, or both.

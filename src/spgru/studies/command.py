@@ -22,6 +22,7 @@ def make_settings(
     device: str,
     seeds: Iterable[int] | None,
     mnist: Path | None,
+    official: Path | None,
     overrides: Iterable[str],
     use: Iterable[str],
 ) -> Settings:
@@ -46,6 +47,7 @@ def make_settings(
         device=device,
         seeds=tuple(dict.fromkeys(seeds)) if seeds else None,
         mnist=None if mnist is None else str(mnist),
+        official=official,
         overrides=changes,
         given={run: Path(checkpoint) for run, _, checkpoint in given},
     )

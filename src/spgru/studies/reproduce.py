@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spgru.data import MovingMNISTTest
 from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
 from spgru.studies.provenance import provenance
 from spgru.studies.runs import Settings, Stopped, train_all
 from spgru.studies.study import Study, write_report, write_results
+from spgru.training import ConfigError
 from spgru.training.progress import Show
 
 __all__ = ["STUDIES", "UnfinishedError", "rebuild", "reproduce"]
@@ -54,8 +56,16 @@ def reproduce(
 
     Raises:
         UnfinishedError: time was up, or a signal came.
+        ConfigError: the official test set is given, and none of the studies is scored on it.
     """
     studies = [STUDIES[name] for name in names]
+    if settings.official is not None:
+        if two_digits.STUDY not in studies:
+            raise ConfigError(
+                f"the official file is the test set of {two_digits.STUDY.name} alone; "
+                f"leave it out for {', '.join(names)}"
+            )
+        MovingMNISTTest(settings.official)  # a wrong file is to be told before hours of training
     origin = {"command": command, **provenance(settings.where)}
     wanted = dict.fromkeys(member for study in studies for member in study.members(settings))
     stopped = train_all(settings, wanted, max_seconds, show)

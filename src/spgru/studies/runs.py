@@ -44,6 +44,8 @@ class Settings:
         device: `"auto"`, `"cpu"`, `"cuda"` or `"cuda:1"`
         seeds: of the networks; None for those of the scale
         mnist: folder with your own MNIST files; None for the packaged ones
+        official: the official test set mnist_test_seq.npy, for the study that is scored on it;
+            None for the regenerated one
         overrides: fields of the training configurations by dotted name, for all runs alike, or
             for one run when its name comes first, as in controlled_sp_gru.mean_steps
         given: trained networks to use in place of training, by name of the run: a run's folder, a
@@ -55,6 +57,7 @@ class Settings:
     device: str = "auto"
     seeds: tuple[int, ...] | None = None
     mnist: str | None = None
+    official: Path | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Path] = field(default_factory=dict)
 

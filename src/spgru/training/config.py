@@ -133,7 +133,8 @@ class TrainConfig:
         output: folder of checkpoints, metrics and images
         checkpoint_every: steps between checkpoints; the last step is always kept
         keep: checkpoints to keep
-        log_every: steps between lines of the log; only then the host waits for a GPU
+        log_every: steps between lines of the log, with one more where `mean_steps` end; only then
+            the host waits for a GPU
         image_every: steps between pictures of a prediction, 0 for none (needs `spgru[plot]`)
         validate_every: steps between scores on unseen digits, 0 for none
         validate_sequences: how many

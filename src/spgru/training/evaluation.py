@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spgru.data import MovingMNIST, MovingMNISTTest
+from spgru.data.render import unit_interval
 from spgru.metrics import cross_entropy_per_frame, spearman
 from spgru.models import Autoencoder
 from spgru.training.config import DataConfig
@@ -127,7 +128,7 @@ def _two_digits(
         raise ValueError(f"sequences is {sequences}, but the test set has {len(test)}")
     for start in range(0, sequences, batch_size):
         frames = test.sequences(start, min(start + batch_size, sequences), device)
-        yield frames.float() / 255
+        yield unit_interval(frames, torch.float32)
 
 
 def _controlled(

@@ -140,7 +140,8 @@ class _Loop:
             if last.device.type == "cpu" and not bool(last.isfinite().all()):
                 raise run.diverged()
             interval.append(last)
-            if self._is_due(config.log_every):
+            # The means' phase ends a row too: parts of two different losses have no common mean.
+            if self._is_due(config.log_every) or run.step == config.mean_steps:
                 self._log(progress, interval, rate)
                 interval = []
             if self._is_due(config.checkpoint_every) and run.step < config.steps:
