@@ -128,10 +128,25 @@ def _rnn(hidden: Affine, size: int, **options: Any) -> Any:
         ("gru", partial(GRU_STEP, weighted_sum=_convolve), 3, 1, (1, 1, 5), (12, 4, 5, 5), False),
         ("lstm", _lstm, 4, 2, (3,), (20, 5), True),
         ("lstm", _lstm, 4, 2, (1,), (68, 17), False),
+        ("gru", GRU_STEP, 3, 1, (19,), (96, 32), True),
+        ("lstm", _lstm, 4, 2, (19,), (64, 16), True),
+        ("rnn", _rnn, 1, 1, (3,), (32, 32), True),
         ("rnn", _rnn, 1, 1, (3,), (5, 5), True),
         ("rnn", _rnn, 1, 1, (2,), (300, 300), False),
     ],
-    ids=["gru", "gru-no-bias", "conv", "conv-no-bias", "lstm", "lstm-no-bias", "rnn", "rnn-wide"],
+    ids=[
+        "gru",
+        "gru-no-bias",
+        "conv",
+        "conv-no-bias",
+        "lstm",
+        "lstm-no-bias",
+        "gru-at-once",
+        "lstm-at-once",
+        "rnn-at-once",
+        "rnn",
+        "rnn-wide",
+    ],  # fmt: skip
 )
 def test_values_and_every_gradient(
     kernel: Any,

@@ -9,16 +9,17 @@ import triton
 import triton.language as tl
 
 from spgru.recurrent.kernels.layout import (
-    Launch,
     incoming,
     load_gate,
     load_product,
-    place,
+    load_unit,
     store_gate,
     store_state,
 )
 from spgru.recurrent.kernels.logistic import logistic, logistic_with_slopes
+from spgru.recurrent.kernels.persistent import Persistent
 from spgru.recurrent.kernels.scan import Cell
+from spgru.recurrent.kernels.steps import launch_backward, launch_forward
 
 __all__ = ["GRU"]
 
@@ -43,17 +44,16 @@ def _products(p, bias, row, column, mask, size: tl.constexpr):
 
 @triton.jit
 def _forward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var,
-    new_mean, new_var, operand, operands,
-    count, size: tl.constexpr, block: tl.constexpr,
+    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
+    new_mean, new_var, new_c_mean, new_c_var, operand, operands,
+    row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
-    flat, mask, row, column = place(count, size, block)
     xr, xz, xc = _inputs(x_mean, row, column, mask, size)
     xr_var, xz_var, xc_var = _inputs(x_var, row, column, mask, size)
     pr, pz, pc = _products(p_mean, bias, row, column, mask, size)
     pr_var, pz_var, pc_var = _products(p_var, bias_var, row, column, mask, size)
-    h = tl.load(h_mean + flat, mask, 0.0)
-    hv = tl.load(h_var + flat, mask, 0.0)
+    h = load_unit(h_mean, row, column, mask, size)
+    hv = load_unit(h_var, row, column, mask, size)
 
     r, rv = logistic(xr + pr, xr_var + pr_var)
     z, zv = logistic(xz + pz, xz_var + pz_var)
@@ -66,30 +66,29 @@ def _forward(
     difference = h - c
     mean = c + z * difference
     var = (1 - z) * (1 - z) * cv + z * z * hv + zv * (cv + hv + difference * difference)
-    store_state(new_mean, new_var, operand, operands, flat, row, column, mask, mean, var, size)
+    store_state(new_mean, new_var, operand, operands, row, column, mask, mean, var, size)
 
 
 @triton.jit
 def _backward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var,  # as they went in
+    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
     new_mean,  # as it came out
     out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
     h_mean_grad, h_var_grad,  # from the update after; then of the update here
-    count, size: tl.constexpr, block: tl.constexpr,
+    row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
-    flat, mask, row, column = place(count, size, block)
     xr, xz, xc = _inputs(x_mean, row, column, mask, size)
     xr_var, xz_var, xc_var = _inputs(x_var, row, column, mask, size)
     pr, pz, pc = _products(p_mean, bias, row, column, mask, size)
     pr_var, pz_var, pc_var = _products(p_var, bias_var, row, column, mask, size)
-    h = tl.load(h_mean + flat, mask, 0.0)
-    hv = tl.load(h_var + flat, mask, 0.0)
+    h = load_unit(h_mean, row, column, mask, size)
+    hv = load_unit(h_var, row, column, mask, size)
     by_mean, by_var = incoming(
-        out_mean, out_var, new_mean, by_product, by_products, flat, row, column, mask, size
+        out_mean, out_var, new_mean, by_product, by_products, row, column, mask, size
     )
-    by_mean += tl.load(h_mean_grad + flat, mask, 0.0)
-    by_var += tl.load(h_var_grad + flat, mask, 0.0)
+    by_mean += load_unit(h_mean_grad, row, column, mask, size)
+    by_var += load_unit(h_var_grad, row, column, mask, size)
 
     r, rv, r_m, r_v, rv_m, rv_v = logistic_with_slopes(xr + pr, xr_var + pr_var)
     z, zv, z_m, z_v, zv_m, zv_v = logistic_with_slopes(xz + pz, xz_var + pz_var)
@@ -130,8 +129,15 @@ def _backward(
     store_gate(p_var_grad, row, column, mask, by_xr_var, 0, 3, size)
     store_gate(p_var_grad, row, column, mask, by_xz_var, 1, 3, size)
     store_gate(p_var_grad, row, column, mask, by_pc_var, 2, 3, size)
-    tl.store(h_mean_grad + flat, by_difference, mask)
-    tl.store(h_var_grad + flat, by_var * (z * z + zv), mask)
+    store_gate(h_mean_grad, row, column, mask, by_difference, 0, 1, size)
+    store_gate(h_var_grad, row, column, mask, by_var * (z * z + zv), 0, 1, size)
 
 
-GRU = Cell(Launch(_forward), Launch(_backward), gates=3, has_cell=False, one_gradient=False)
+GRU = Cell(
+    launch_forward(_forward, has_cell=False),
+    launch_backward(_backward, has_cell=False),
+    gates=3,
+    has_cell=False,
+    one_gradient=False,
+    persistent=Persistent(_forward, _backward, gates=3),
+)

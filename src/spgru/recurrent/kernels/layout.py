@@ -1,51 +1,16 @@
 """How kernels read and write: rows of gates, the state, and the gradient that reaches a state.
 
-Every program takes `BLOCK` units of the (rows, H) that a step has. Products lie as (rows, gates H),
-their gradients likewise, and the next products' inputs as (rows, H) and (rows, 2 H).
+A step has (rows, H) units, and a program takes some of them: those of `row` and `column`, tensors
+that broadcast. Products lie as (rows, gates H), their gradients likewise, and the next products'
+inputs as (rows, H) and (rows, 2 H).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-__all__ = [
-    "BLOCK",
-    "Launch",
-    "incoming",
-    "load_gate",
-    "load_product",
-    "place",
-    "store_gate",
-    "store_state",
-]
-
-BLOCK = 256
-
-
-class Launch:
-    """A kernel as a function of tensors."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-
-    def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None:
-        assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
-        count = rows * size
-        # Triton launches on the current device, which need not be that of the tensors.
-        with torch.cuda.device_of(tensors[0]):
-            self.kernel[(triton.cdiv(count, BLOCK),)](*tensors, count, size, BLOCK)
-
-
-@triton.jit
-def place(count, size: tl.constexpr, block: tl.constexpr):
-    """Which units this program takes: flat index, mask, row and column."""
-    flat = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    return flat, flat < count, flat // size, flat % size
+__all__ = ["incoming", "load_gate", "load_product", "load_unit", "store_gate", "store_state"]
 
 
 @triton.jit
@@ -54,6 +19,12 @@ def load_gate(
 ):
     """One gate's part of (rows, gates H), as float32."""
     return tl.load(pointer + (row * gates + gate) * size + column, mask, 0.0).to(tl.float32)
+
+
+@triton.jit
+def load_unit(pointer, row, column, mask, size: tl.constexpr):
+    """Of (rows, H), as float32."""
+    return load_gate(pointer, row, column, mask, 0, 1, size)
 
 
 @triton.jit
@@ -77,10 +48,11 @@ def store_gate(
 
 @triton.jit
 def store_state(
-    new_mean, new_var, operand, operands, flat, row, column, mask, mean, var,
+    new_mean, new_var, operand, operands, row, column, mask, mean, var,
     size: tl.constexpr,
 ):  # fmt: skip
     """The new state in float32, and the next products' inputs: mean if rounded, [mean^2, var]."""
+    flat = row * size + column
     tl.store(new_mean + flat, mean, mask)
     tl.store(new_var + flat, var, mask)
     if operand is not None:
@@ -92,10 +64,11 @@ def store_state(
 
 @triton.jit
 def incoming(
-    out_mean, out_var, new_mean, by_product, by_products, flat, row, column, mask,
+    out_mean, out_var, new_mean, by_product, by_products, row, column, mask,
     size: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a new state: from outside, and from W h, W.var h^2, (W.var + W^2) h.var after."""
+    flat = row * size + column
     both = by_products + row * 2 * size + column
     by_square = tl.load(both, mask, 0.0).to(tl.float32)
     by_mean = tl.load(out_mean + flat, mask, 0.0)

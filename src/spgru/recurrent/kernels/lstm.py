@@ -9,16 +9,17 @@ import triton
 import triton.language as tl
 
 from spgru.recurrent.kernels.layout import (
-    Launch,
     incoming,
     load_gate,
     load_product,
-    place,
+    load_unit,
     store_gate,
     store_state,
 )
 from spgru.recurrent.kernels.logistic import logistic, logistic_with_slopes
+from spgru.recurrent.kernels.persistent import Persistent
 from spgru.recurrent.kernels.scan import Cell
+from spgru.recurrent.kernels.steps import launch_backward, launch_forward
 
 __all__ = ["LSTM"]
 
@@ -38,9 +39,8 @@ def _product_var(a, a_var, b, b_var):
 def _forward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
     new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-    count, size: tl.constexpr, block: tl.constexpr,
+    row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
-    flat, mask, row, column = place(count, size, block)
     i, iv = logistic(
         _summed(x_mean, p_mean, bias, row, column, mask, 0, size),
         _summed(x_var, p_var, bias_var, row, column, mask, 0, size),
@@ -62,17 +62,17 @@ def _forward(
     o += 0.5
     g *= 2
     gv *= 4
-    c = tl.load(c_mean + flat, mask, 0.0)
-    cv = tl.load(c_var + flat, mask, 0.0)
+    c = load_unit(c_mean, row, column, mask, size)
+    cv = load_unit(c_var, row, column, mask, size)
     new_c = f * c + i * g
     new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
     t, tv = logistic(2 * new_c, 4 * new_cv)
     t *= 2
     tv *= 4
-    tl.store(new_c_mean + flat, new_c, mask)
-    tl.store(new_c_var + flat, new_cv, mask)
+    store_gate(new_c_mean, row, column, mask, new_c, 0, 1, size)
+    store_gate(new_c_var, row, column, mask, new_cv, 0, 1, size)
     store_state(
-        new_mean, new_var, operand, operands, flat, row, column, mask,
+        new_mean, new_var, operand, operands, row, column, mask,
         o * t, _product_var(o, ov, t, tv), size,
     )  # fmt: skip
 
@@ -84,11 +84,10 @@ def _backward(
     out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
     c_mean_grad, c_var_grad,  # of the new cell; then of the old one
-    count, size: tl.constexpr, block: tl.constexpr,
+    row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
-    flat, mask, row, column = place(count, size, block)
     by_mean, by_var = incoming(
-        out_mean, out_var, new_mean, by_product, by_products, flat, row, column, mask, size
+        out_mean, out_var, new_mean, by_product, by_products, row, column, mask, size
     )
     i, iv, i_m, i_v, iv_m, iv_v = logistic_with_slopes(
         _summed(x_mean, p_mean, bias, row, column, mask, 0, size),
@@ -111,8 +110,8 @@ def _backward(
     o += 0.5
     g *= 2
     gv *= 4
-    c = tl.load(c_mean + flat, mask, 0.0)
-    cv = tl.load(c_var + flat, mask, 0.0)
+    c = load_unit(c_mean, row, column, mask, size)
+    cv = load_unit(c_var, row, column, mask, size)
     new_c = f * c + i * g
     new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
     t, tv, t_m, t_v, tv_m, tv_v = logistic_with_slopes(2 * new_c, 4 * new_cv)
@@ -124,16 +123,16 @@ def _backward(
     by_t = by_mean * o + 2 * by_var * ov * t
     by_tv = by_var * (ov + o * o)
     # tanh(X) = 2 (sigmoid(2X) - 1/2): factors 2 and 4 on either side.
-    by_c = tl.load(c_mean_grad + flat, mask, 0.0) + 4 * by_t * t_m + 8 * by_tv * tv_m
-    by_cv = tl.load(c_var_grad + flat, mask, 0.0) + 8 * by_t * t_v + 16 * by_tv * tv_v
+    by_c = load_unit(c_mean_grad, row, column, mask, size) + 4 * by_t * t_m + 8 * by_tv * tv_m
+    by_cv = load_unit(c_var_grad, row, column, mask, size) + 8 * by_t * t_v + 16 * by_tv * tv_v
     by_f = by_c * c + 2 * by_cv * f * cv
     by_fv = by_cv * (cv + c * c)
     by_i = by_c * g + 2 * by_cv * i * gv
     by_iv = by_cv * (gv + g * g)
     by_g = by_c * i + 2 * by_cv * iv * g
     by_gv = by_cv * (iv + i * i)
-    tl.store(c_mean_grad + flat, by_c * f + 2 * by_cv * fv * c, mask)
-    tl.store(c_var_grad + flat, by_cv * (fv + f * f), mask)
+    store_gate(c_mean_grad, row, column, mask, by_c * f + 2 * by_cv * fv * c, 0, 1, size)
+    store_gate(c_var_grad, row, column, mask, by_cv * (fv + f * f), 0, 1, size)
 
     by_xi = by_i * i_m + by_iv * iv_m
     by_xf = by_f * f_m + by_fv * fv_m
@@ -162,4 +161,11 @@ def _backward(
         store_gate(p_var_grad, row, column, mask, by_xo_var, 3, 4, size)
 
 
-LSTM = Cell(Launch(_forward), Launch(_backward), gates=4, has_cell=True, one_gradient=True)
+LSTM = Cell(
+    launch_forward(_forward, has_cell=True),
+    launch_backward(_backward, has_cell=True),
+    gates=4,
+    has_cell=True,
+    one_gradient=True,
+    persistent=Persistent(_forward, _backward, gates=4),
+)

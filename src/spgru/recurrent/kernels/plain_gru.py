@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from spgru.functional import Affine
-from spgru.recurrent.kernels.layout import Launch, load_gate, load_product, place, store_gate
+from spgru.recurrent.kernels.layout import load_gate, load_product, load_unit, store_gate
 from spgru.recurrent.kernels.products import (
     Product,
     as_rows,
@@ -23,6 +23,7 @@ from spgru.recurrent.kernels.products import (
     result_dtype,
     sum_of_rows,
 )
+from spgru.recurrent.kernels.steps import Launch, place
 
 __all__ = ["plain_gru_scan"]
 
@@ -44,12 +45,12 @@ def _forward_kernel(
     x, p, bias, h, new, operand,
     count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    flat, mask, row, column = place(count, size, block)
+    row, column, mask = place(count, size, block)
     _, z, c, _ = _gates(x, p, bias, row, column, size, mask)
-    value = c + z * (tl.load(h + flat, mask, 0.0) - c)
-    tl.store(new + flat, value, mask)
+    value = c + z * (load_unit(h, row, column, mask, size) - c)
+    store_gate(new, row, column, mask, value, 0, 1, size)
     if operand is not None:
-        tl.store(operand + flat, value, mask)
+        store_gate(operand, row, column, mask, value, 0, 1, size)
 
 
 @triton.jit
@@ -60,11 +61,11 @@ def _backward_kernel(
     h_grad,  # from the update after; then of the update here
     count, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    flat, mask, row, column = place(count, size, block)
+    row, column, mask = place(count, size, block)
     r, z, c, pc = _gates(x, p, bias, row, column, size, mask)
-    by_new = tl.load(out + flat, mask, 0.0) + tl.load(h_grad + flat, mask, 0.0)
-    by_new += tl.load(by_product + flat, mask, 0.0).to(tl.float32)
-    by_z = by_new * (tl.load(h + flat, mask, 0.0) - c) * z * (1 - z)
+    by_new = load_unit(out, row, column, mask, size) + load_unit(h_grad, row, column, mask, size)
+    by_new += load_unit(by_product, row, column, mask, size)
+    by_z = by_new * (load_unit(h, row, column, mask, size) - c) * z * (1 - z)
     by_c = by_new * (1 - z) * (1 - c * c)
     by_r = by_c * pc * r * (1 - r)
     store_gate(x_grad, row, column, mask, by_r, 0, 3, size)
@@ -73,7 +74,7 @@ def _backward_kernel(
     store_gate(p_grad, row, column, mask, by_r, 0, 3, size)
     store_gate(p_grad, row, column, mask, by_z, 1, 3, size)
     store_gate(p_grad, row, column, mask, by_c * r, 2, 3, size)
-    tl.store(h_grad + flat, by_new * z, mask)
+    store_gate(h_grad, row, column, mask, by_new * z, 0, 1, size)
 
 
 _forward, _backward = Launch(_forward_kernel), Launch(_backward_kernel)

@@ -1,8 +1,9 @@
-"""A layer over time: the products by a library, the rest of a step in one kernel.
+"""A layer over time: all steps in one kernel, or products by a library and a kernel for the rest.
 
-Forward, a step is two products (of the mean, and of [mean^2, var] with [W.var, W.var + W^2]) and a
-kernel. Backward it is a kernel, which recomputes the gates from what the products gave, and two
-products; the weights' gradients wait for the end, where all steps are one large product.
+Forward, a step is two products (of the mean, and of [mean^2, var] with [W.var, W.var + W^2]) and
+what the cell makes of them. Backward it is the cell's adjoint, which recomputes the gates from what
+the products gave, and two products; the weights' gradients wait for the end, where all steps are
+one large product.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from spgru.functional import Affine
 from spgru.moments import Moments
 from spgru.recurrent.kernels.products import (
+    Matrix,
     Product,
     as_rows,
     product_dtype,
@@ -24,6 +26,10 @@ from spgru.recurrent.kernels.products import (
 )
 
 __all__ = ["Cell", "kernel_scan"]
+
+
+Pair = tuple[Tensor, Tensor]
+"""Of the mean, and of the variance or of [mean^2, var]."""
 
 
 class Kernel(Protocol):
@@ -42,6 +48,8 @@ class Cell(NamedTuple):
     """whether a second state goes from step to step beside the first, as in an LSTM"""
     one_gradient: bool
     """whether the products with x and with h only ever appear as their sum"""
+    persistent: Any = None
+    """kernels of all steps at once, `spgru.recurrent.kernels.persistent`, where there are any"""
 
 
 class _Scan(torch.autograd.Function):
@@ -72,32 +80,34 @@ class _Scan(torch.autograd.Function):
         states = [_before(part, steps) for part in state]
         operand = _before(state[0], steps, low) if rounded else states[0]
         operands = _before(torch.cat([state[0] ** 2, state[1]], -1), steps, low)
-        # Taken apart once: indexing at every step would cost as much as a small step itself.
-        x_means, x_vars = x_mean.unbind(0), x_var.unbind(0)
-        each_state = list(zip(*(part.unbind(0) for part in states), strict=True))
-        each_operand, each_operands = operand.unbind(0), operands.unbind(0)
-        products: list[Tensor] = []
-        for k, t in enumerate(order):
-            p_mean = product.forward(each_operand[k], prepared)
-            p_var = product.forward(each_operands[k], prepared_joint)
-            cell.forward(
-                x_means[t], x_vars[t], p_mean, p_var, bias, bias_var,
-                *each_state[k], *each_state[k + 1],
-                each_operand[k + 1] if rounded else None, each_operands[k + 1],
-                rows=rows, size=size,
+        plan = _plan(cell, product, rows, size, weight)
+        if plan is not None:
+            products = [
+                x_mean.new_empty(steps if keep else 1, *x_mean.shape[1:], dtype=low)
+                for _ in range(2)
+            ]
+            cell.persistent.forward(
+                x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
+                *states, *(() if cell.has_cell else (None, None)),
+                operand if rounded else None, operands,
+                plan=plan, order=order, rows=rows, size=size,
+                p_step=products[0][0].numel() if keep else 0,
             )  # fmt: skip
-            if keep:
-                products += (p_mean, p_var)
+        else:
+            products = _forward_by_step(
+                cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
+                (bias, bias_var), states, operand, operands,
+            )  # fmt: skip
         ctx.save_for_backward(
             x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *states, *products
         )
         ctx.cell, ctx.product, ctx.order, ctx.states = cell, product, order, len(states)
+        ctx.plan = plan
         final = [part[-1].clone() for part in states[2:]]
         # In the order of time, which is that of the steps or its reverse. Copies, because a user
         # may change them in place, and what was kept for the backward pass must stay.
-        mean, var = (
-            part[1:].flip(0) if order.step < 0 else part[1:].clone() for part in states[:2]
-        )
+        copy = Tensor.clone if keep else Tensor.contiguous
+        mean, var = (part[1:].flip(0) if order.step < 0 else copy(part[1:]) for part in states[:2])
         return mean, var, *final
 
     @staticmethod
@@ -107,7 +117,7 @@ class _Scan(torch.autograd.Function):
         states, products = rest[: ctx.states], rest[ctx.states :]
         cell, product, order = ctx.cell, ctx.product, ctx.order
         out_mean, out_var = as_rows(out_mean), as_rows(out_var)
-        steps, size = len(order), states[0].shape[-1]
+        size = states[0].shape[-1]
         rows = states[0][0].numel() // size
         x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
         # The products with h run in the order of steps, those with x in that of time.
@@ -121,20 +131,22 @@ class _Scan(torch.autograd.Function):
         # own gradient from outside is that of its last value.
         carried = [as_rows(grad).clone() for grad in final]
         carried = carried or [torch.zeros_like(part[0]) for part in states]
-        by_product = torch.zeros_like(operand[0])
-        by_products = torch.zeros_like(operands[0])
-        for k in reversed(range(steps)):
-            t = order[k]
-            cell.backward(
-                x_mean[t], x_var[t], products[2 * k], products[2 * k + 1], bias, bias_var,
-                *(part[k] for part in states), states[0][k + 1],
-                out_mean[t], out_var[t], by_product, by_products,
-                x_grads[0][t], x_grads[1][t],
-                *((None, None) if shared else (p_grads[0][k], p_grads[1][k])), *carried,
-                rows=rows, size=size,
+        if ctx.plan is not None:
+            by_product = torch.zeros_like(states[0][0])
+            by_products = torch.zeros_like(operands[0], dtype=torch.float32)
+            cell.persistent.backward(
+                x_mean, x_var, *products, bias, bias_var,
+                *states, *(() if cell.has_cell else (None, None)), out_mean, out_var,
+                weight, weights, by_product, by_products, *x_grads,
+                *((None, None) if shared else p_grads), *carried,
+                plan=ctx.plan, order=order, rows=rows, size=size,
             )  # fmt: skip
-            by_product = product.by_input(p_grads[0][k], operand[k], weight)
-            by_products = product.by_input(p_grads[1][k], operands[k], weights)
+        else:
+            by_product, by_products = _backward_by_step(
+                cell, product, order, (x_mean, x_var), products, (weight, weights),
+                (bias, bias_var), states, operand, operands, (out_mean, out_var),
+                x_grads, None if shared else p_grads, carried,
+            )  # fmt: skip
         by_square, by_spread = by_products.split(size, -1)
         by_state = [by_product + 2 * states[0][0] * by_square, by_spread.float()]
         if cell.has_cell:
@@ -153,6 +165,67 @@ class _Scan(torch.autograd.Function):
             *(None if bias is None else sum_of_rows(grad).float() for grad in p_grads),
             *by_state,
         )  # fmt: skip
+
+
+def _plan(cell: Cell, product: Product, rows: int, size: int, weight: Tensor) -> Any:
+    """How all steps fit into one kernel, None where they do not: then each has its own."""
+    if cell.persistent is None or not isinstance(product, Matrix):
+        return None
+    return cell.persistent.plan(rows, size, weight.device)
+
+
+def _forward_by_step(
+    cell: Cell, product: Product, order: range, keep: bool, x: Pair, prepared: Pair,
+    biases: tuple[Tensor | None, Tensor | None], states: list[Tensor], operand: Tensor,
+    operands: Tensor,
+) -> list[Tensor]:  # fmt: skip
+    """All steps; gives their products if they are to be kept."""
+    size = states[0].shape[-1]
+    rows = states[0][0].numel() // size
+    rounded = operand is not states[0]
+    # Taken apart once: indexing at every step would cost as much as a small step itself.
+    x_means, x_vars = x[0].unbind(0), x[1].unbind(0)
+    each_state = list(zip(*(part.unbind(0) for part in states), strict=True))
+    each_operand, each_operands = operand.unbind(0), operands.unbind(0)
+    products: list[Tensor] = []
+    for k, t in enumerate(order):
+        p_mean = product.forward(each_operand[k], prepared[0])
+        p_var = product.forward(each_operands[k], prepared[1])
+        cell.forward(
+            x_means[t], x_vars[t], p_mean, p_var, *biases, *each_state[k], *each_state[k + 1],
+            each_operand[k + 1] if rounded else None, each_operands[k + 1], rows=rows, size=size,
+        )  # fmt: skip
+        if keep:
+            products += (p_mean, p_var)
+    return products
+
+
+def _backward_by_step(
+    cell: Cell, product: Product, order: range, x: Pair, products: list[Tensor], weights: Pair,
+    biases: tuple[Tensor | None, Tensor | None], states: list[Tensor], operand: Tensor,
+    operands: Tensor, out: Pair, x_grads: Pair, p_grads: Pair | None, carried: list[Tensor],
+) -> Pair:  # fmt: skip
+    """Fills `x_grads`, `p_grads` and `carried`; gives the gradients of the first operands.
+
+    Args:
+        p_grads: None where they are `x_grads`
+    """
+    size = states[0].shape[-1]
+    rows = states[0][0].numel() // size
+    by_product, by_products = torch.zeros_like(operand[0]), torch.zeros_like(operands[0])
+    for k in reversed(range(len(order))):
+        t = order[k]
+        own = (None, None) if p_grads is None else (p_grads[0][k], p_grads[1][k])
+        cell.backward(
+            x[0][t], x[1][t], products[2 * k], products[2 * k + 1], *biases,
+            *(part[k] for part in states), states[0][k + 1], out[0][t], out[1][t],
+            by_product, by_products, x_grads[0][t], x_grads[1][t], *own, *carried,
+            rows=rows, size=size,
+        )  # fmt: skip
+        of_mean, of_var = (x_grads[0][t], x_grads[1][t]) if p_grads is None else own
+        by_product = product.by_input(of_mean, operand[k], weights[0])
+        by_products = product.by_input(of_var, operands[k], weights[1])
+    return by_product, by_products
 
 
 def _before(initial: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
