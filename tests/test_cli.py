@@ -17,6 +17,7 @@ pytest.importorskip("typer")
 
 from spgru.cli import main
 from spgru.training import loop as loop_module
+from spgru.training import packaged
 
 TINY = """
 model: {hidden_size: 4}
@@ -83,11 +84,19 @@ def test_help_names_the_verbs(spgru, arguments: tuple[str, ...]) -> None:
     [
         ("train", ["--resume", "--set", "--max-seconds", "torchrun", "exit status", "configs/"]),
         ("evaluate", ["--sequences", "--official", "nats per frame"]),
-        ("predict", ["--input", "--steps", "(T, B, height, width)"]),
+        ("predict", ["--input", "--steps", "(T, B, height, width)", "comes with the package"]),
         ("export", ["--half", ".safetensors"]),
         (
             "reproduce",
-            ["--scale", "--max-seconds", "--mnist", "--official", "--report", "out-of-domain"],
+            [
+                "--scale",
+                "--max-seconds",
+                "--mnist",
+                "--official",
+                "--only",
+                "--report",
+                "out-of-domain",
+            ],
         ),
     ],
 )
@@ -124,6 +133,24 @@ def test_train_evaluate_predict_export(spgru, config: Path, tmp_path: Path) -> N
     outcome = spgru("predict", weights, "--input", tmp_path / "mine.npy", "--steps", 2)
     assert outcome.status == 0
     assert np.load(tmp_path / "mine_var.npy").shape == (2, 64, 64)
+
+
+def test_a_packaged_network(
+    spgru, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packaged, "WEIGHTS", tmp_path / "weights")
+    assert spgru("export", run, tmp_path / "weights" / "small-one.safetensors").status == 0
+    np.save(tmp_path / "mine.npy", np.zeros((5, 64, 64), np.uint8))
+    assert spgru("predict", "small-one", "--input", tmp_path / "mine.npy").status == 0
+    by_name = np.load(tmp_path / "mine_var.npy")
+    spgru("predict", run, "--input", tmp_path / "mine.npy", "--overwrite")
+    assert np.array_equal(by_name, np.load(tmp_path / "mine_var.npy"))
+    outcome = spgru("evaluate", "small-one", "--sequences", 2)
+    assert (outcome.status, outcome.err) == (0, "")
+    for verb in (("predict", "--input", "x.npy"), ("evaluate",)):
+        wrong = spgru(verb[0], "large-one", *verb[1:])
+        assert_sentence(wrong, "large-one does not exist; give the folder of a run, a checkpoint")
+        assert_sentence(wrong, "or the name of a packaged network (small-one)")
 
 
 def test_evaluation_follows_the_data_of_training(spgru, config: Path, tmp_path: Path) -> None:
@@ -321,6 +348,12 @@ def test_reproduce_all_trains_everything_first(spgru, tmp_path: Path) -> None:
         (("--set", "steps=0"), "steps is 0; give at least 1"),
         (("--use", "two_digits"), "--use 'two_digits' is not of the form RUN=CHECKPOINT"),
         (("--use", "x=y"), "'x' is no run; give one of controlled_deep_markov, "),
+        (("--only", "x"), "'x' is no run; give one of controlled_deep_markov, "),
+        (("--only", "controlled_mc_lstm"), "controlled holds its networks against each other"),
+        (
+            ("--only", "two_digits"),
+            "controlled has no network two_digits; it has controlled_sp_gru",
+        ),
         (("--use", "controlled_sp_gru=nowhere", "--use", "controlled_mc_lstm=x"), "nowhere does"),
         (("--report",), "results.json cannot be read (No such file or directory); run the study"),
         (("--device", "gpu"), "device is 'gpu'; give auto, cpu, cuda"),
@@ -332,6 +365,21 @@ def test_bad_studies(spgru, tmp_path: Path, options: tuple[str, ...], message: s
     pytest.importorskip("matplotlib")
     settings = ("--output", tmp_path, *TINY_STUDY, *options)
     assert_sentence(spgru("reproduce", "controlled", *settings), message)
+
+
+def test_reproduce_one_network_that_comes_with_the_package(
+    spgru, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(packaged, "WEIGHTS", tmp_path / "weights")
+    spgru("export", run, tmp_path / "weights" / "small-one.safetensors")
+    chosen = ("--only", "two_digits", "--use", "two_digits=small-one")
+    sizes = ("--set", "scale.test_sequences=2", "--output", tmp_path)
+    outcome = spgru("reproduce", "two-digits", *TINY_STUDY, *sizes, *chosen)
+    report = tmp_path / "two-digits-small-two_digits" / "report.md"
+    assert outcome.out.endswith(f"wrote {report}\n")
+    assert not (tmp_path / "models").exists()
+    assert spgru("reproduce", "two-digits", *sizes, *chosen, "--report").out == outcome.out
 
 
 @pytest.mark.parametrize("name", ["two-digits", "all"])

@@ -146,7 +146,7 @@ def _rnn(hidden: Affine, size: int, **options: Any) -> Any:
         "rnn-at-once",
         "rnn",
         "rnn-wide",
-    ],  # fmt: skip
+    ],
 )
 def test_values_and_every_gradient(
     kernel: Any,

@@ -14,7 +14,7 @@ import torch
 from spgru.studies import STUDIES, Settings, UnfinishedError, rebuild, reproduce
 from spgru.studies.runs import Member
 from spgru.studies.study import read_results
-from spgru.training import ConfigError, score
+from spgru.training import CheckpointError, ConfigError, score
 
 
 def check_folder(folder: Path) -> None:
@@ -55,6 +55,66 @@ def test_a_study(tiny, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     report.unlink()
     assert rebuild([name], settings) == [report]
     assert report.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["two-digits", "out-of-domain"])
+@pytest.mark.parametrize(
+    ("run_name", "label", "other"),
+    [("two_digits", "SP-GRU", "conv SP-GRU"), ("two_digits_conv", "conv SP-GRU", "| SP-GRU")],
+)
+def test_one_network_of_a_study(
+    tiny, monkeypatch: pytest.MonkeyPatch, name: str, run_name: str, label: str, other: str
+) -> None:
+    monkeypatch.setenv("SPGRU_COMMIT", "abc123")
+    settings = tiny(seeds=(0,), only=(run_name,))
+    report = run(name, settings)
+    assert report.parent.name == f"{name}-small-{run_name}"
+    check_folder(report.parent)
+    assert [path.name for path in (settings.output / "models").iterdir()] == [f"small-{run_name}-0"]
+    document = read_results(report.parent)
+    assert list(document["configs"]) == [f"{run_name}-0"]
+    for rows in document["results"].values():
+        assert {row["model"] for row in rows} == {label}
+    text = report.read_text()
+    assert f"| {label} |" in text
+    assert other not in text.replace("| SP-GRU (the paper)", "")
+    assert rebuild([name], settings) == [report]
+    assert report.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "message"),
+    [
+        ("two-digits", ["controlled_sp_gru"], "two-digits has no network controlled_sp_gru; it ha"),
+        ("two-digits", ["two_digits", "controlled_sp_gru"], "it has two_digits, two_digits_conv$"),
+        (
+            "controlled",
+            ["controlled_sp_gru"],
+            "needs all of them, controlled_sp_gru, controlled_mc",
+        ),
+        ("maps", ["controlled_mc_lstm"], "maps holds its networks against each other"),
+        ("speed", ["controlled_sp_gru"], "speed holds its networks against each other"),
+        ("deep-markov", ["controlled_deep_markov"], "controlled_deep_markov; leave out --only"),
+    ],
+)
+def test_a_part_that_makes_no_study(tiny, name: str, only: list[str], message: str) -> None:
+    settings = tiny(only=tuple(only))
+    with pytest.raises(ConfigError, match=message):
+        reproduce([name], settings, show="none")
+    assert not settings.output.exists()
+
+
+def test_all_networks_by_name_are_the_whole_study(tiny) -> None:
+    settings = tiny(seeds=(0,), only=("controlled_mc_lstm", "controlled_sp_gru"))
+    with pytest.raises(UnfinishedError):
+        reproduce(["maps"], settings, max_seconds=0, show="none")
+
+
+def test_a_missing_network_is_told_before_training(tiny) -> None:
+    settings = tiny(given={"two_digits_conv": Path("nowhere")})
+    with pytest.raises(CheckpointError, match="nowhere does not exist"):
+        reproduce(["two-digits"], settings, show="none")
+    assert not settings.output.exists()
 
 
 def test_studies_share_their_networks(tiny) -> None:

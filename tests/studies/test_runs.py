@@ -70,6 +70,20 @@ def test_members(tiny) -> None:
         tiny(given={"three_digits": Path("x")})
 
 
+def test_members_of_some_runs(tiny) -> None:
+    settings = tiny(only=("two_digits_conv", "controlled_sp_gru"), seeds=(5, 7))
+    found = members(settings, ["controlled_sp_gru", "two_digits"], single=["two_digits_conv"])
+    names = ["controlled_sp_gru-5", "controlled_sp_gru-7", "two_digits_conv-5"]
+    assert [member.name for member in found] == names
+    # A folder of its own, whatever the order; networks are shared all the same.
+    folder = settings.folder("x")
+    assert folder == settings.output / "x-small-controlled_sp_gru-two_digits_conv"
+    assert tiny(only=settings.only[::-1]).folder("x") == folder != tiny().folder("x")
+    assert settings.run_folder(MEMBER) == tiny().run_folder(MEMBER)
+    with pytest.raises(ConfigError, match="'three_digits' is no run; give one of controlled_"):
+        tiny(only=("three_digits",))
+
+
 def test_training_stops_in_time_and_continues(tiny) -> None:
     settings = tiny()
     wanted = [MEMBER, Member("controlled_mc_lstm", 0)]

@@ -27,7 +27,8 @@ Source = Annotated[
     Path,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="Folder of a run, a checkpoint's JSON file, or an exported file.",
+        help="Folder of a run, a checkpoint's JSON file, an exported file, or the name of a "
+        "network that comes with the package; any other word lists those.",
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]

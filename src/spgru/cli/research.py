@@ -59,7 +59,16 @@ def reproduce(
     use: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="RUN=CHECKPOINT", help="Use this trained network, as two_digits=weights/."
+            metavar="RUN=CHECKPOINT",
+            help="Use this trained network, as two_digits=folder/, or a packaged one, by name.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN",
+            help="Only this network of two-digits or out-of-domain, as two_digits_conv; repeat for "
+            "several. Its report is OUTPUT/NAME-SCALE-RUN/report.md.",
         ),
     ] = None,
     max_seconds: MaxSeconds = None,
@@ -89,6 +98,7 @@ def reproduce(
         official=official,
         overrides=overrides or [],
         use=use or [],
+        only=only or [],
     )
     names = list(studies.STUDIES) if name is StudyName.all else [name.value]
     if report:

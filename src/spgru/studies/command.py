@@ -25,11 +25,13 @@ def make_settings(
     official: Path | None,
     overrides: Iterable[str],
     use: Iterable[str],
+    only: Iterable[str],
 ) -> Settings:
     """Args:
     scale: a key of `SCALES`
     overrides: "name=value"; names that start with "scale." are fields of the scale
     use: "run=checkpoint"
+    only: names of runs
     """
     changes = dict(parse_override(text) for text in overrides)
     of_scale = {
@@ -50,4 +52,5 @@ def make_settings(
         official=official,
         overrides=changes,
         given={run: Path(checkpoint) for run, _, checkpoint in given},
+        only=tuple(only),
     )

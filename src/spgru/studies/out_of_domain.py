@@ -157,7 +157,7 @@ def _report(results: Results) -> str:
     }
     return "\n\n".join(
         [
-            "Networks trained on two digits are shown one, two and three. More digits mean more "
+            "A network trained on two digits is shown one, two and three. More digits mean more "
             "lit pixels, and with them more variance of any kind; variance per predicted "
             "brightness takes that out. The paper says that three digits are recognised by "
             "extremely high variance.",
@@ -178,4 +178,5 @@ STUDY = Study(
     measure=_measure,
     draw=_draw,
     report=_report,
+    divisible=True,
 )

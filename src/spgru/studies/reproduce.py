@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from spgru.studies.provenance import provenance
 from spgru.studies.runs import Settings, Stopped, train_all
 from spgru.studies.study import Study, write_report, write_results
 from spgru.training import ConfigError
+from spgru.training.packaged import find_weights
 from spgru.training.progress import Show
 
 __all__ = ["STUDIES", "UnfinishedError", "rebuild", "reproduce"]
@@ -56,16 +58,23 @@ def reproduce(
 
     Raises:
         UnfinishedError: time was up, or a signal came.
-        ConfigError: the official test set is given, and none of the studies is scored on it.
+        ConfigError: the official test set is given, and none of the studies is scored on it; or a
+            study does not do with the runs of `settings.only`.
+        CheckpointError: a given network does not exist.
     """
     studies = [STUDIES[name] for name in names]
+    # What is wrong is to be told before hours of training.
+    for study in studies:
+        _check_part(study, settings)
+    for source in settings.given.values():
+        find_weights(source)
     if settings.official is not None:
         if two_digits.STUDY not in studies:
             raise ConfigError(
                 f"the official file is the test set of {two_digits.STUDY.name} alone; "
                 f"leave it out for {', '.join(names)}"
             )
-        MovingMNISTTest(settings.official)  # a wrong file is to be told before hours of training
+        MovingMNISTTest(settings.official)
     origin = {"command": command, **provenance(settings.where)}
     wanted = dict.fromkeys(member for study in studies for member in study.members(settings))
     stopped = train_all(settings, wanted, max_seconds, show)
@@ -83,6 +92,20 @@ def reproduce(
         write_results(study, settings, results, {**origin, "started": started, "seconds": seconds})
         reports.append(write_report(study, folder))
     return reports
+
+
+def _check_part(study: Study, settings: Settings) -> None:
+    """Refuse runs of `settings.only` that the study does not have, or cannot do with alone."""
+    whole = study.members(dataclasses.replace(settings, only=()))
+    runs = list(dict.fromkeys(member.run for member in whole))
+    for run in settings.only:
+        if run not in runs:
+            raise ConfigError(f"{study.name} has no network {run}; it has {', '.join(runs)}")
+    if settings.only and not study.divisible and set(settings.only) != set(runs):
+        raise ConfigError(
+            f"{study.name} holds its networks against each other and needs all of them, "
+            f"{', '.join(runs)}; leave out --only"
+        )
 
 
 def rebuild(names: Sequence[str], settings: Settings) -> list[Path]:

@@ -49,7 +49,9 @@ class Settings:
         overrides: fields of the training configurations by dotted name, for all runs alike, or
             for one run when its name comes first, as in controlled_sp_gru.mean_steps
         given: trained networks to use in place of training, by name of the run: a run's folder, a
-            checkpoint or an exported file
+            checkpoint, an exported file or the name of a packaged network
+        only: the runs of a study to train and measure, where it does with a part; empty for all.
+            The report of a part goes to a folder of its own
     """
 
     scale: Scale
@@ -60,9 +62,10 @@ class Settings:
     official: Path | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Path] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in self.given:
+        for name in (*self.given, *self.only):
             if name not in self.runs:
                 raise ConfigError(f"{name!r} is no run; give one of {', '.join(self.runs)}")
 
@@ -80,7 +83,7 @@ class Settings:
         return choose_device(self.device)
 
     def folder(self, study: str) -> Path:
-        return self.output / f"{study}-{self.scale.name}"
+        return self.output / "-".join([study, self.scale.name, *sorted(set(self.only))])
 
     def run_folder(self, member: Member) -> Path:
         return self.output / "models" / f"{self.scale.name}-{member.name}"
@@ -120,7 +123,7 @@ class Settings:
 
 
 def members(settings: Settings, many: Iterable[str], single: Iterable[str] = ()) -> list[Member]:
-    """The networks of a study.
+    """The networks of a study, of the runs in `settings.only` if there are any.
 
     Args:
         many: runs made with every seed; one that is given is there once
@@ -131,6 +134,7 @@ def members(settings: Settings, many: Iterable[str], single: Iterable[str] = ())
         Member(run, seed)
         for runs, seeds in ((many, settings.all_seeds), (single, first))
         for run in runs
+        if not settings.only or run in settings.only
         for seed in (first if run in settings.given else seeds)
     ]
 

@@ -42,6 +42,8 @@ class Study:
     """figures that need the numbers alone"""
     report: Callable[[Results], str]
     """what was found, from the numbers alone, in Markdown"""
+    divisible: bool = False
+    """whether some of its networks make a report; else it holds them against each other"""
 
 
 def write_results(

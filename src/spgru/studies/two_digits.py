@@ -224,4 +224,5 @@ STUDY = Study(
     measure=_measure,
     draw=_draw,
     report=_report,
+    divisible=True,
 )

@@ -14,6 +14,7 @@ from spgru.training.config import (
 from spgru.training.evaluation import Score, score
 from spgru.training.export import Loaded, export, load_exported, load_model
 from spgru.training.loop import Result, train
+from spgru.training.packaged import packaged_names
 from spgru.training.run import TrainingError
 from spgru.training.schema import ConfigError
 
@@ -33,6 +34,7 @@ __all__ = [
     "load_config",
     "load_exported",
     "load_model",
+    "packaged_names",
     "score",
     "train",
 ]

@@ -124,7 +124,8 @@ class TrainConfig:
         mean_steps: how many of them, from the first, train the means of the weights alone, with
             cross entropy as a plain network, at a plain network's price; the rest train all
         seed: of initial weights, data and everything drawn
-        initial: weights to start from: a run's folder, a checkpoint or an exported file
+        initial: weights to start from: a run's folder, a checkpoint, an exported file, or the
+            name of a packaged network
         device: `"auto"` takes a GPU where there is one; `"cpu"`, `"cuda"`, `"cuda:1"`
         precision: `"float32"`; `"tf32"`, float32 that a GPU may multiply in TF32 (on a CPU the
             same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32

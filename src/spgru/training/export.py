@@ -20,6 +20,7 @@ from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig
 from spgru.training.model import build
+from spgru.training.packaged import find_weights
 from spgru.training.schema import ConfigError, from_mapping
 from spgru.training.storage import write_whole
 
@@ -46,7 +47,7 @@ class Loaded:
 def export(
     source: str | Path, path: str | Path, precision: Precision = "float32", overwrite: bool = False
 ) -> Path:
-    """Write the weights of a run's folder, a checkpoint or another export to `path`.
+    """Write the weights of any source that `load_model` takes to `path`.
 
     `"float16"` halves the file. It was chosen over bfloat16 because weights and log-variances need
     digits, not range: at log-variances of -16 to -8 float16 is off by at most 0.4 % of the
@@ -59,7 +60,7 @@ def export(
         raise CheckpointError(f"{path} must end in .safetensors")
     if path.exists() and not overwrite:
         raise CheckpointError(f"{path} exists; remove it, choose another name, or overwrite it")
-    stored = _stored(Path(source))
+    stored = _stored(source)
     tensors = {name: _narrow(name, t, precision) for name, t in stored.model.items()}
     metadata = {
         "format": FORMAT,
@@ -92,20 +93,22 @@ def _payload_digest(data: bytes) -> str:
 
 
 def load_exported(path: str | Path) -> Any:
-    """The model in an exported file, in float32 on the CPU, ready to `predict`."""
-    return _loaded(_read_export(Path(path)), str(path)).model
+    """The model in an exported file, or a packaged one by name, in float32 on the CPU, ready to
+    `predict`.
+    """
+    return _loaded(_read_export(find_weights(path)), str(path)).model
 
 
 def load_model(source: str | Path) -> Loaded:
     """A trained model from a run's folder (its newest sound checkpoint), a checkpoint's JSON file,
-    or an exported file.
+    an exported file, or the package, by a name of `packaged_names`.
     """
-    return _loaded(_stored(Path(source)), str(source))
+    return _loaded(_stored(source), str(source))
 
 
 def load_weights(model: Any, source: str | Path) -> None:
     """Put the weights of any such source into a model of the same shapes."""
-    checkpoints.fit(model.state_dict(), _stored(Path(source)).model, str(source))
+    checkpoints.fit(model.state_dict(), _stored(source).model, str(source))
 
 
 def _loaded(stored: Checkpoint, source: str) -> Loaded:
@@ -120,20 +123,18 @@ def _loaded(stored: Checkpoint, source: str) -> Loaded:
     return Loaded(model.eval(), config, stored.step)
 
 
-def _stored(source: Path) -> Checkpoint:
-    if source.is_dir():
-        folder = source / CHECKPOINTS
-        return checkpoints.load_newest(folder if folder.is_dir() else source)
-    if not source.exists():
-        raise CheckpointError(
-            f"{source} does not exist; give the folder of a run, a checkpoint or an exported file"
-        )
-    if source.suffix == ".json":
-        return checkpoints.load(source)
-    partner = source.with_suffix(".json")
-    if source.suffix == ".safetensors" and partner.exists():
+def _stored(source: str | Path) -> Checkpoint:
+    path = find_weights(source)
+    if path.is_dir():
+        folder = path / CHECKPOINTS
+        return checkpoints.load_newest(folder if folder.is_dir() else path)
+    if path.suffix == ".json":
+        return checkpoints.load(path)
+    # Beside an export a JSON file may be anything, such as its scores.
+    partner = path.with_suffix(".json")
+    if path.name.startswith("step-") and path.suffix == ".safetensors" and partner.exists():
         return checkpoints.load(partner)
-    return _read_export(source)
+    return _read_export(path)
 
 
 def _read_export(path: Path) -> Checkpoint:

@@ -21,7 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Persistent", "plan"]
+from spgru.recurrent.kernels.layout import load_unit, store_gate, store_state
+
+__all__ = ["Persistent"]
 
 # Bytes in a nanosecond from the level-2 cache to all multiprocessors together, and to one.
 _TOTAL_RATE, _OWN_RATE = 5500.0, 110.0
@@ -43,15 +45,14 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+@cache
 def plan(rows: int, size: int, gates: int, device: torch.device) -> Plan | None:
     """The division with the least traffic, None where there is none."""
-    if size % 16 or size < 16:
-        return None
     available = _multiprocessors(device)
     best: tuple[float, Plan] | None = None
     for block_rows in (16, 32, 64, 128):
         for units in (16, 32):
-            blocks = triton.cdiv(rows, block_rows) * triton.cdiv(size, units)
+            blocks = -(-rows // block_rows) * (size // units)
             if size % units or (blocks > available > 1):
                 continue
             own = 3 * size * (gates * units + block_rows)
@@ -62,36 +63,8 @@ def plan(rows: int, size: int, gates: int, device: torch.device) -> Plan | None:
 
 
 @triton.jit
-def _product(
-    x, weight, result, row, rows, column, is_real, length: tl.constexpr,
-    row_stride: tl.constexpr, inner_stride: tl.constexpr, result_stride: tl.constexpr,
-    inner: tl.constexpr, precision: tl.constexpr,
-):  # fmt: skip
-    """result[row, column] = sum_i x[row, i] W[column, i], i below `length`.
-
-    Args:
-        is_real: which columns there are
-        row_stride: of W
-        inner_stride: of W
-        inner: terms at a time
-    """
-    i = tl.arange(0, inner)
-    here = (row < rows)[:, None]
-    x_at = x + row[:, None] * length + i[None, :]
-    w_at = weight + column[None, :] * row_stride + i[:, None] * inner_stride
-    total = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
-    for start in range(0, length, inner):
-        # Past the level-1 cache: other programs wrote these.
-        a = tl.load(x_at + start, here, 0.0, cache_modifier=".cg")
-        b = tl.load(w_at + start * inner_stride, is_real[None, :], 0.0)
-        total = tl.dot(a, b, total, input_precision=precision)
-    at = result + row[:, None] * result_stride + column[None, :]
-    tl.store(at, total, here & is_real[None, :])
-
-
-@triton.jit
 def _meet(arrived, expected):
-    """Wait until all programs have come here `expected` times in sum; what they wrote is there."""
+    """Wait until programs have come here `expected` times in sum; what they wrote is there then."""
     tl.debug_barrier()
     tl.atomic_add(arrived, 1, sem="release")
     while tl.atomic_add(arrived, 0, sem="acquire") < expected:
@@ -100,10 +73,86 @@ def _meet(arrived, expected):
 
 
 @triton.jit
+def _multiply(
+    mean, operands, weight, weights, p_mean, p_var, first_row, first_unit, rows,
+    size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
+    inner: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, for (rows, gates H).
+
+    Args:
+        mean: (rows, H)
+        operands: (rows, 2 H), h^2 and h.var
+        weight: (gates H, H)
+        weights: (gates H, 2 H)
+    """
+    padded: tl.constexpr = triton.next_power_of_2(gates) * units
+    row = first_row + tl.arange(0, block_rows)
+    gate = tl.arange(0, padded) // units
+    column = gate * size + first_unit + tl.arange(0, padded) % units
+    here, real = (row < rows)[:, None], (gate < gates)[None, :]
+    i = tl.arange(0, inner)
+    mean_at = mean + row[:, None] * size + i[None, :]
+    square_at = operands + row[:, None] * 2 * size + i[None, :]
+    weight_at = weight + column[None, :] * size + i[:, None]
+    weights_at = weights + column[None, :] * 2 * size + i[:, None]
+    by_mean = tl.zeros((block_rows, padded), tl.float32)
+    by_var = tl.zeros((block_rows, padded), tl.float32)
+    for start in range(0, size, inner):
+        # Past the level-1 cache, which does not see what other programs wrote.
+        h = tl.load(mean_at + start, here, 0.0, cache_modifier=".cg")
+        square = tl.load(square_at + start, here, 0.0, cache_modifier=".cg")
+        var = tl.load(square_at + size + start, here, 0.0, cache_modifier=".cg")
+        w = tl.load(weight_at + start, real, 0.0)
+        w_var = tl.load(weights_at + start, real, 0.0)
+        w_second = tl.load(weights_at + size + start, real, 0.0)
+        by_mean = tl.dot(h, w, by_mean, input_precision=precision)
+        by_var = tl.dot(square, w_var, by_var, input_precision=precision)
+        by_var = tl.dot(var, w_second, by_var, input_precision=precision)
+    at = row[:, None] * gates * size + column[None, :]
+    tl.store(p_mean + at, by_mean, here & real)
+    tl.store(p_var + at, by_var, here & real)
+
+
+@triton.jit
+def _multiply_back(
+    mean_grad, var_grad, weight, weights, by_product, by_products, first_row, first_unit, rows,
+    size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
+    inner: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """The adjoint of `_multiply` for some units of h, h^2 and h.var."""
+    width: tl.constexpr = gates * size
+    row = first_row + tl.arange(0, block_rows)
+    unit = first_unit + tl.arange(0, units)
+    here = (row < rows)[:, None]
+    i = tl.arange(0, inner)
+    grad_at = row[:, None] * width + i[None, :]
+    weight_at = weight + i[:, None] * size + unit[None, :]
+    weights_at = weights + i[:, None] * 2 * size + unit[None, :]
+    by_mean = tl.zeros((block_rows, units), tl.float32)
+    by_square = tl.zeros((block_rows, units), tl.float32)
+    by_var = tl.zeros((block_rows, units), tl.float32)
+    for start in range(0, width, inner):
+        of_mean = tl.load(mean_grad + grad_at + start, here, 0.0, cache_modifier=".cg")
+        of_var = tl.load(var_grad + grad_at + start, here, 0.0, cache_modifier=".cg")
+        w = tl.load(weight_at + start * size)
+        w_var = tl.load(weights_at + start * 2 * size)
+        w_second = tl.load(weights_at + start * 2 * size + size)
+        by_mean = tl.dot(of_mean, w, by_mean, input_precision=precision)
+        by_square = tl.dot(of_var, w_var, by_square, input_precision=precision)
+        by_var = tl.dot(of_var, w_second, by_var, input_precision=precision)
+    tl.store(by_product + row[:, None] * size + unit[None, :], by_mean, here)
+    both = by_products + row[:, None] * 2 * size + unit[None, :]
+    tl.store(both, by_square, here)
+    tl.store(both + size, by_var, here)
+
+
+@triton.jit
 def _forward(
     x_mean, x_var,  # (T, rows, gates H)
     weight, weights, bias, bias_var,
     p_mean, p_var,  # (T, rows, gates H), or (1, rows, gates H) with p_step 0
+    first_h_mean, first_h_var, first_c_mean, first_c_var,  # (rows, H)
     h_mean, h_var, c_mean, c_var, operand,  # (T + 1, rows, H)
     operands,  # (T + 1, rows, 2 H)
     arrived, steps, first, direction, rows, p_step,
@@ -113,10 +162,9 @@ def _forward(
     programs = tl.num_programs(0)
     blocks = tl.cdiv(rows, block_rows) * (size // units)
     width: tl.constexpr = gates * size
-    padded: tl.constexpr = triton.next_power_of_2(gates) * units
-    gate = tl.arange(0, padded) // units
     # Loops with a bound that is no constant are `while`: the interpreter cannot count up to one.
-    k = tl.full((), 0, tl.int64)
+    # At k = -1 the first state is put where the others will be.
+    k = tl.full((), -1, tl.int64)
     while k < steps:
         before = k * rows * size
         after = before + rows * size
@@ -124,36 +172,44 @@ def _forward(
         p_at = k * p_step
         block = tl.program_id(0)
         while block < blocks:
-            row = block // (size // units) * block_rows + tl.arange(0, block_rows)
+            first_row = block // (size // units) * block_rows
             first_unit = block % (size // units) * units
-            column = gate * size + first_unit + tl.arange(0, padded) % units
-            source = h_mean if operand is None else operand
-            _product(
-                source + before, weight, p_mean + p_at, row, rows, column, gate < gates,
-                size, size, 1, width, inner, precision,
-            )  # fmt: skip
-            _product(
-                operands + 2 * before, weights, p_var + p_at, row, rows, column, gate < gates,
-                2 * size, 2 * size, 1, width, inner, precision,
-            )  # fmt: skip
-            # Threads of a program now read what others of it wrote.
-            tl.debug_barrier()
-            here = (row < rows)[:, None]
+            row = (first_row + tl.arange(0, block_rows))[:, None]
             unit = (first_unit + tl.arange(0, units))[None, :]
-            step(
-                x_mean + x_at, x_var + x_at, p_mean + p_at, p_var + p_at, bias, bias_var,
-                h_mean + before, h_var + before,
-                None if c_mean is None else c_mean + before,
-                None if c_var is None else c_var + before,
-                h_mean + after, h_var + after,
-                None if c_mean is None else c_mean + after,
-                None if c_var is None else c_var + after,
-                None if operand is None else operand + after, operands + 2 * after,
-                row[:, None], unit, here & (unit < size), size,
-            )  # fmt: skip
+            mask = (row < rows) & (unit < size)
+            if k < 0:
+                store_state(
+                    h_mean, h_var, operand, operands, row, unit, mask,
+                    load_unit(first_h_mean, row, unit, mask, size),
+                    load_unit(first_h_var, row, unit, mask, size), size,
+                )  # fmt: skip
+                if c_mean is not None:
+                    c = load_unit(first_c_mean, row, unit, mask, size)
+                    cv = load_unit(first_c_var, row, unit, mask, size)
+                    store_gate(c_mean, row, unit, mask, c, 0, 1, size)
+                    store_gate(c_var, row, unit, mask, cv, 0, 1, size)
+            else:
+                _multiply(
+                    (h_mean if operand is None else operand) + before, operands + 2 * before,
+                    weight, weights, p_mean + p_at, p_var + p_at, first_row, first_unit, rows,
+                    size, gates, block_rows, units, inner, precision,
+                )  # fmt: skip
+                # Threads of a program now read what others of it wrote.
+                tl.debug_barrier()
+                step(
+                    x_mean + x_at, x_var + x_at, p_mean + p_at, p_var + p_at, bias, bias_var,
+                    h_mean + before, h_var + before,
+                    None if c_mean is None else c_mean + before,
+                    None if c_var is None else c_var + before,
+                    h_mean + after, h_var + after,
+                    None if c_mean is None else c_mean + after,
+                    None if c_var is None else c_var + after,
+                    None if operand is None else operand + after, operands + 2 * after,
+                    row, unit, mask, size,
+                )  # fmt: skip
             block += programs
         k += 1
-        _meet(arrived, k * programs)
+        _meet(arrived, (k + 1) * programs)
 
 
 @triton.jit
@@ -163,7 +219,7 @@ def _backward(
     h_mean, h_var, c_mean, c_var,  # (T + 1, rows, H)
     out_mean, out_var,  # (T, rows, H)
     weight, weights,
-    by_product, by_products,  # (rows, H) and (rows, 2 H), of the last step at first: 0
+    by_product, by_products,  # (rows, H) and (rows, 2 H): 0, which is what the last step gets
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,  # (T, rows, gates H)
     carried_mean, carried_var,  # (rows, H)
     arrived, steps, first, direction, rows,
@@ -173,10 +229,9 @@ def _backward(
     programs = tl.num_programs(0)
     blocks = tl.cdiv(rows, block_rows) * (size // units)
     width: tl.constexpr = gates * size
-    both = tl.arange(0, 2 * units)
-    done = tl.full((), 0, tl.int64)
-    while done <= steps:
-        k = steps - 1 - done
+    # Down to k = -1, where only the products of step 0 are left to pass on.
+    k = tl.full((), 0, tl.int64) + steps - 1
+    while k >= -1:
         before = k * rows * size
         after = before + rows * size
         p_at = k * rows * width
@@ -184,24 +239,20 @@ def _backward(
         out_at = (first + direction * k) * rows * size
         block = tl.program_id(0)
         while block < blocks:
-            row = block // (size // units) * block_rows + tl.arange(0, block_rows)
+            first_row = block // (size // units) * block_rows
             first_unit = block % (size // units) * units
-            unit = first_unit + tl.arange(0, units)
-            if done > 0:
+            if k < steps - 1:
                 later = p_at + rows * width
-                mean_grad = x_mean_grad if p_mean_grad is None else p_mean_grad
-                var_grad = x_var_grad if p_var_grad is None else p_var_grad
-                _product(
-                    mean_grad + later, weight, by_product, row, rows, unit, unit < size,
-                    width, 1, size, size, inner, precision,
-                )  # fmt: skip
-                column = both // units * size + first_unit + both % units
-                _product(
-                    var_grad + later, weights, by_products, row, rows, column, both >= 0,
-                    width, 1, 2 * size, 2 * size, inner, precision,
+                _multiply_back(
+                    (x_mean_grad if p_mean_grad is None else p_mean_grad) + later,
+                    (x_var_grad if p_var_grad is None else p_var_grad) + later,
+                    weight, weights, by_product, by_products, first_row, first_unit, rows,
+                    size, gates, block_rows, units, inner, precision,
                 )  # fmt: skip
                 tl.debug_barrier()
-            if done < steps:
+            if k >= 0:
+                row = (first_row + tl.arange(0, block_rows))[:, None]
+                unit = (first_unit + tl.arange(0, units))[None, :]
                 step(
                     x_mean + x_at, x_var + x_at, p_mean + p_at, p_var + p_at, bias, bias_var,
                     h_mean + before, h_var + before,
@@ -211,13 +262,11 @@ def _backward(
                     x_mean_grad + x_at, x_var_grad + x_at,
                     None if p_mean_grad is None else p_mean_grad + p_at,
                     None if p_var_grad is None else p_var_grad + p_at,
-                    carried_mean, carried_var,
-                    row[:, None], unit[None, :], (row < rows)[:, None] & (unit < size)[None, :],
-                    size,
+                    carried_mean, carried_var, row, unit, (row < rows) & (unit < size), size,
                 )  # fmt: skip
             block += programs
-        done += 1
-        _meet(arrived, done * programs)
+        _meet(arrived, (steps - k) * programs)
+        k -= 1
 
 
 class Persistent:
@@ -253,11 +302,10 @@ class Persistent:
                 *(() if p_step is None else (p_step,)),
                 size=size, gates=self._gates, step=step,
                 block_rows=plan.rows, units=plan.units, inner=_inner(size, plan),
-                precision="ieee" if exact else "tf32",
-                num_warps=4 if plan.rows < 64 else 8, num_stages=3, **options,
+                precision="ieee" if exact else "tf32", num_warps=8, num_stages=3, **options,
             )  # fmt: skip
 
 
 def _inner(size: int, plan: Plan) -> int:
-    """Terms of a product at a time: a power of 2 that divides H, and fits the chip three times."""
-    return min(size & -size, 128 if plan.rows < 64 else 64)
+    """Terms of a product at a time: a power of 2 that divides H, few enough to fit the chip."""
+    return min(size & -size, 64 if plan.rows < 64 else 32)

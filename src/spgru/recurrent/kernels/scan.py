@@ -28,6 +28,8 @@ from spgru.recurrent.kernels.products import (
 __all__ = ["Cell", "kernel_scan"]
 
 
+_FEW_ROWS = 64
+
 Pair = tuple[Tensor, Tensor]
 """Of the mean, and of the variance or of [mean^2, var]."""
 
@@ -77,9 +79,10 @@ class _Scan(torch.autograd.Function):
         rows = state[0].numel() // size
         rounded = low != torch.float32
         # One more than there are steps: the state before each of them, and after the last.
-        states = [_before(part, steps) for part in state]
-        operand = _before(state[0], steps, low) if rounded else states[0]
-        operands = _before(torch.cat([state[0] ** 2, state[1]], -1), steps, low)
+        room = steps + 1, *state[0].shape[:-1]
+        states = [part.new_empty(*room, size) for part in state]
+        operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
+        operands = states[0].new_empty(*room, 2 * size, dtype=low)
         plan = _plan(cell, product, rows, size, weight)
         if plan is not None:
             products = [
@@ -88,6 +91,7 @@ class _Scan(torch.autograd.Function):
             ]
             cell.persistent.forward(
                 x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
+                *state, *(() if cell.has_cell else (None, None)),
                 *states, *(() if cell.has_cell else (None, None)),
                 operand if rounded else None, operands,
                 plan=plan, order=order, rows=rows, size=size,
@@ -96,7 +100,7 @@ class _Scan(torch.autograd.Function):
         else:
             products = _forward_by_step(
                 cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
-                (bias, bias_var), states, operand, operands,
+                (bias, bias_var), state, states, operand, operands,
             )  # fmt: skip
         ctx.save_for_backward(
             x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *states, *products
@@ -122,11 +126,12 @@ class _Scan(torch.autograd.Function):
         x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
         # The products with h run in the order of steps, those with x in that of time.
         shared = cell.one_gradient and order.step > 0 and x_mean.dtype == operand.dtype
-        p_grads = (
-            x_grads
-            if shared
-            else tuple(grad.new_empty(grad.shape, dtype=operand.dtype) for grad in x_grads)
-        )
+        p_grads = x_grads
+        if not shared:
+            p_grads = (
+                x_grads[0].new_empty(x_mean.shape, dtype=operand.dtype),
+                x_grads[1].new_empty(x_var.shape, dtype=operand.dtype),
+            )
         # Of the states that go from step to step, beside what their products pass on. A cell's
         # own gradient from outside is that of its last value.
         carried = [as_rows(grad).clone() for grad in final]
@@ -171,18 +176,25 @@ def _plan(cell: Cell, product: Product, rows: int, size: int, weight: Tensor) ->
     """How all steps fit into one kernel, None where they do not: then each has its own."""
     if cell.persistent is None or not isinstance(product, Matrix):
         return None
+    if rows > _FEW_ROWS and weight.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # launches cost nothing in a graph, and a library's products are better then
     return cell.persistent.plan(rows, size, weight.device)
 
 
 def _forward_by_step(
     cell: Cell, product: Product, order: range, keep: bool, x: Pair, prepared: Pair,
-    biases: tuple[Tensor | None, Tensor | None], states: list[Tensor], operand: Tensor,
-    operands: Tensor,
+    biases: tuple[Tensor | None, Tensor | None], first: tuple[Tensor, ...], states: list[Tensor],
+    operand: Tensor, operands: Tensor,
 ) -> list[Tensor]:  # fmt: skip
-    """All steps; gives their products if they are to be kept."""
+    """Fills `states`, `operand` and `operands`; gives the products if they are to be kept."""
     size = states[0].shape[-1]
     rows = states[0][0].numel() // size
     rounded = operand is not states[0]
+    for part, value in zip(states, first, strict=True):
+        part[0] = value
+    if rounded:
+        operand[0] = first[0]
+    operands[0] = torch.cat([first[0] ** 2, first[1]], -1)
     # Taken apart once: indexing at every step would cost as much as a small step itself.
     x_means, x_vars = x[0].unbind(0), x[1].unbind(0)
     each_state = list(zip(*(part.unbind(0) for part in states), strict=True))
@@ -215,24 +227,17 @@ def _backward_by_step(
     by_product, by_products = torch.zeros_like(operand[0]), torch.zeros_like(operands[0])
     for k in reversed(range(len(order))):
         t = order[k]
-        own = (None, None) if p_grads is None else (p_grads[0][k], p_grads[1][k])
+        of_x = x_grads[0][t], x_grads[1][t]
+        of_p = of_x if p_grads is None else (p_grads[0][k], p_grads[1][k])
         cell.backward(
             x[0][t], x[1][t], products[2 * k], products[2 * k + 1], *biases,
             *(part[k] for part in states), states[0][k + 1], out[0][t], out[1][t],
-            by_product, by_products, x_grads[0][t], x_grads[1][t], *own, *carried,
+            by_product, by_products, *of_x, *((None, None) if p_grads is None else of_p), *carried,
             rows=rows, size=size,
         )  # fmt: skip
-        of_mean, of_var = (x_grads[0][t], x_grads[1][t]) if p_grads is None else own
-        by_product = product.by_input(of_mean, operand[k], weights[0])
-        by_products = product.by_input(of_var, operands[k], weights[1])
+        by_product = product.by_input(of_p[0], operand[k], weights[0])
+        by_products = product.by_input(of_p[1], operands[k], weights[1])
     return by_product, by_products
-
-
-def _before(initial: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(steps + 1, *shape), the first entry set."""
-    buffer = initial.new_empty(steps + 1, *initial.shape, dtype=dtype)
-    buffer[0] = initial
-    return buffer
 
 
 def kernel_scan(
@@ -264,7 +269,7 @@ def kernel_scan(
     arguments = (
         as_rows(inputs.mean), as_rows(inputs.var), *prepared, *weights,
         *(None if bias is None else as_rows(bias.float()) for bias in biases),
-        *(part.float() for moments in state for part in moments),
+        *(as_rows(part.float()) for moments in state for part in moments),
     )  # fmt: skip
     keep = torch.is_grad_enabled() and any(
         argument is not None and argument.requires_grad for argument in arguments
