@@ -32,8 +32,6 @@ class Affine:
     """(O, I): W.mean, or W itself where the weights are known exactly"""
     weight_var: Tensor | None
     """(O, I), or None for weights known exactly"""
-    weight_second_moment: Tensor | None
-    """(O, I): W.var + W.mean^2, or None for weights known exactly"""
     bias: Tensor | None
     bias_var: Tensor | None
     _kept: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -42,27 +40,36 @@ class Affine:
     def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
         weight, bias = promote(weight, bias)
         if isinstance(weight, Tensor):
-            return Affine(weight, None, None, bias, None)  # type: ignore[arg-type]
+            return Affine(weight, None, bias, None)  # type: ignore[arg-type]
         bias_mean, bias_var = (None, None) if bias is None else bias
-        second_moment = weight.var + weight.mean**2
-        return Affine(weight.mean, weight.var, second_moment, bias_mean, bias_var)
+        return Affine(weight.mean, weight.var, bias_mean, bias_var)
 
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, worked out once for as long as this map is kept."""
         if key not in self._kept:
-            # Outside inference mode: it may take part in a backward pass later.
-            with torch.inference_mode(False):
+            if torch.compiler.is_compiling():
                 self._kept[key] = make()
+            else:
+                # Outside inference mode: it may take part in a backward pass later.
+                with torch.inference_mode(False):
+                    self._kept[key] = make()
         return self._kept[key]
+
+    def second_moment(self) -> Tensor:
+        """W.var + W.mean^2 (O, I), which only an uncertain input asks for."""
+        var = self.weight_var
+        assert var is not None
+        result: Tensor = self.keep(
+            "second moment", lambda: torch.addcmul(var, self.weight, self.weight)
+        )
+        return result
 
     def joined(self, dtype: torch.dtype) -> Tensor:
         """[W.var, W.var + W.mean^2] (O, 2 I): one product for both parts of the variance."""
 
         def join() -> Tensor:
             assert self.weight_var is not None
-            assert self.weight_second_moment is not None
-            parts = self.weight_var.to(dtype), self.weight_second_moment.to(dtype)
-            return torch.cat(parts, 1)
+            return torch.cat((self.weight_var.to(dtype), self.second_moment().to(dtype)), 1)
 
         result: Tensor = self.keep(("joined", dtype), join)
         return result
@@ -72,13 +79,7 @@ class Affine:
         return Affine(
             *(
                 tensor if tensor is None else tensor[start:stop]
-                for tensor in (
-                    self.weight,
-                    self.weight_var,
-                    self.weight_second_moment,
-                    self.bias,
-                    self.bias_var,
-                )
+                for tensor in (self.weight, self.weight_var, self.bias, self.bias_var)
             )  # type: ignore[arg-type]
         )
 
@@ -90,13 +91,13 @@ class Affine:
         """
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
         mean = weighted_sum(x_mean, self.weight, self.bias)
-        if self.weight_var is None or self.weight_second_moment is None:
+        if self.weight_var is None:
             if x_var is None:
                 return mean
             return Moments(mean, weighted_sum(x_var, self.weight**2, None))
         var = weighted_sum(x_mean**2, self.weight_var, self.bias_var)
         if x_var is not None:
-            var = var + weighted_sum(x_var, self.weight_second_moment, None)
+            var = var + weighted_sum(x_var, self.second_moment(), None)
         return Moments(mean, var)
 
 

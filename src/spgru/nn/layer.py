@@ -99,10 +99,10 @@ class Layer(nn.Module):
 
         Kept until a weight changes, which torch counts, but for changes through `.data`.
         """
-        if torch.compiler.is_compiling() or self._weights()[weight].is_certain:
-            return Affine.of(self._value(weight), self._value(bias))
         modules = [m for m in (self._modules[weight], self._modules.get(bias)) if m is not None]
-        parameters = [parameter for module in modules for parameter in module.parameters()]
+        if torch.compiler.is_compiling() or modules[0].is_certain:
+            return Affine.of(self._value(weight), self._value(bias))
+        parameters = [p for module in modules for p in module._parameters.values() if p is not None]
         if not all(map(_is_frozen, parameters)):
             self._frozen.pop(weight, None)
             return Affine.of(self._value(weight), self._value(bias))
@@ -121,8 +121,12 @@ class Layer(nn.Module):
         return kept[2]
 
     @property
+    def _first(self) -> Weight:
+        return next(child for child in self._modules.values() if isinstance(child, Weight))
+
+    @property
     def _like(self) -> Tensor:
-        return next(self.parameters())
+        return next(self._first.parameters())
 
     def _check(self, name: str, value: Any) -> None:
         """What users pass in is a Tensor or Moments that suits the parameters and the family."""
@@ -131,7 +135,7 @@ class Layer(nn.Module):
 
     def _enter(self, value: Any) -> Any:
         """While weights are numbers, so is what enters: neurons are plain numbers then."""
-        weight = next(iter(self._weights().values()))
+        weight = self._first
         if not weight.is_certain or isinstance(value, Tensor):
             return value
         return weight.like_weights(value)

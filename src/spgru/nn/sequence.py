@@ -277,16 +277,18 @@ class Recurrent(Layer):
                 if self._records is not None:
                     laid_out = {name: restore(value) for name, value in neurons.items()}
                     self._records.append(Record(self._part(layer, reverse), laid_out, time_dim))
-            x = cat(outputs, -1)
+            x = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
             if self.dropout and layer < self.num_layers - 1:
                 x = dropout(x, self.dropout, self.training)
+        if len(finals) == 1:
+            return x, [value.unsqueeze(0) for value in finals[0]]
         return x, [stack(values) for values in zip(*finals, strict=True)]
 
     def _run_one(
         self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
     ) -> Scan:
         part = self._part(layer, reverse)
-        if x.shape[0] > 1 and self._weights()[f"weight_hh_{part}"].redraws_every_step:
+        if x.shape[0] > 1 and self._first.redraws_every_step:
             return self._run_redrawing(x, state, mask, layer, reverse)
         inputs = self._affine(f"weight_ih_{part}", f"bias_ih_{part}")(x)
         hidden = self._affine(f"weight_hh_{part}", f"bias_hh_{part}")

@@ -54,65 +54,74 @@ class Cell(NamedTuple):
     """kernels of all steps at once, `spgru.recurrent.kernels.persistent`, where there are any"""
 
 
+def _run(
+    cell: Cell,
+    product: Product,
+    order: range,
+    keep: bool,
+    x_mean: Tensor,
+    x_var: Tensor,
+    prepared: Tensor,
+    prepared_joint: Tensor,
+    weight: Tensor,
+    weights: Tensor,
+    bias: Tensor | None,
+    bias_var: Tensor | None,
+    *state: Tensor,
+) -> tuple[Any, list[Tensor], Tensor, Tensor, list[Tensor]]:
+    """All steps; rows are (*batch,), H is the last dimension, x are the products with the input.
+
+    Args:
+        keep: whether a backward pass will need the products
+
+    Returns:
+        how it was done, the states before every step and after the last, rounded for the products,
+        [mean^2, var] likewise, and the products
+    """
+    steps = len(x_mean)
+    size, low = state[0].shape[-1], weight.dtype
+    rows = state[0].numel() // size
+    rounded = low != torch.float32
+    room = steps + 1, *state[0].shape[:-1]
+    states = [part.new_empty(*room, size) for part in state]
+    operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
+    operands = states[0].new_empty(*room, 2 * size, dtype=low)
+    plan = _plan(cell, product, rows, size, weight)
+    if plan is None:
+        products = _forward_by_step(
+            cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
+            (bias, bias_var), state, states, operand, operands,
+        )  # fmt: skip
+        return plan, states, operand, operands, products
+    shape = steps if keep else 1, *x_mean.shape[1:]
+    products = [x_mean.new_empty(shape, dtype=low) for _ in range(2)]
+    no_cell = () if cell.has_cell else (None, None)
+    cell.persistent.forward(
+        x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
+        *state, *no_cell, *states, *no_cell, operand if rounded else None, operands,
+        plan=plan, order=order, rows=rows, size=size,
+        p_step=products[0][0].numel() if keep else 0,
+    )  # fmt: skip
+    return plan, states, operand, operands, products
+
+
 class _Scan(torch.autograd.Function):
-    """Rows are (*batch,), H is the last dimension; x are the products with the input."""
+    """`_run`, and its adjoint."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        cell: Cell,
-        product: Product,
-        order: range,
-        keep: bool,
-        x_mean: Tensor,
-        x_var: Tensor,
-        prepared: Tensor,
-        prepared_joint: Tensor,
-        weight: Tensor,
-        weights: Tensor,
-        bias: Tensor | None,
-        bias_var: Tensor | None,
-        *state: Tensor,
-    ) -> tuple[Tensor, ...]:
-        steps = len(x_mean)
-        size, low = state[0].shape[-1], weight.dtype
-        rows = state[0].numel() // size
-        rounded = low != torch.float32
-        # One more than there are steps: the state before each of them, and after the last.
-        room = steps + 1, *state[0].shape[:-1]
-        states = [part.new_empty(*room, size) for part in state]
-        operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
-        operands = states[0].new_empty(*room, 2 * size, dtype=low)
-        plan = _plan(cell, product, rows, size, weight)
-        if plan is not None:
-            products = [
-                x_mean.new_empty(steps if keep else 1, *x_mean.shape[1:], dtype=low)
-                for _ in range(2)
-            ]
-            cell.persistent.forward(
-                x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
-                *state, *(() if cell.has_cell else (None, None)),
-                *states, *(() if cell.has_cell else (None, None)),
-                operand if rounded else None, operands,
-                plan=plan, order=order, rows=rows, size=size,
-                p_step=products[0][0].numel() if keep else 0,
-            )  # fmt: skip
-        else:
-            products = _forward_by_step(
-                cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
-                (bias, bias_var), state, states, operand, operands,
-            )  # fmt: skip
+    def forward(ctx: Any, cell: Cell, product: Product, order: range, *tensors: Any) -> Any:
+        plan, states, operand, operands, products = _run(cell, product, order, True, *tensors)
+        x_mean, x_var, _, _, weight, weights, bias, bias_var, *_ = tensors
         ctx.save_for_backward(
             x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *states, *products
         )
         ctx.cell, ctx.product, ctx.order, ctx.states = cell, product, order, len(states)
         ctx.plan = plan
-        final = [part[-1].clone() for part in states[2:]]
-        # In the order of time, which is that of the steps or its reverse. Copies, because a user
-        # may change them in place, and what was kept for the backward pass must stay.
-        copy = Tensor.clone if keep else Tensor.contiguous
-        mean, var = (part[1:].flip(0) if order.step < 0 else copy(part[1:]) for part in states[:2])
-        return mean, var, *final
+        # Copies, because a user may change them in place, and what was kept must stay.
+        mean, var = (
+            part[1:].flip(0) if order.step < 0 else part[1:].clone() for part in states[:2]
+        )
+        return mean, var, *(part[-1].clone() for part in states[2:])
 
     @staticmethod
     def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final: Tensor) -> Any:
@@ -159,12 +168,12 @@ class _Scan(torch.autograd.Function):
         else:
             by_state = [a + b for a, b in zip(by_state, carried, strict=True)]
         return (
-            None, None, None, None, *x_grads, None, None,
+            None, None, None, *x_grads, None, None,
             *(
                 product.by_weight(grad, x[:-1], matrix) if needed else None
                 for grad, x, matrix, needed in (
-                    (p_grads[0], operand, weight, ctx.needs_input_grad[8]),
-                    (p_grads[1], operands, weights, ctx.needs_input_grad[9]),
+                    (p_grads[0], operand, weight, ctx.needs_input_grad[7]),
+                    (p_grads[1], operands, weights, ctx.needs_input_grad[8]),
                 )
             ),
             *(None if bias is None else sum_of_rows(grad).float() for grad in p_grads),
@@ -274,7 +283,12 @@ def kernel_scan(
     keep = torch.is_grad_enabled() and any(
         argument is not None and argument.requires_grad for argument in arguments
     )
-    mean, var, *others = _Scan.apply(cell, product, order, keep, *arguments)
+    if keep:
+        mean, var, *others = _Scan.apply(cell, product, order, *arguments)
+    else:
+        states = _run(cell, product, order, False, *arguments)[1]
+        mean, var = (part[1:].flip(0) if reverse else part[1:] for part in states[:2])
+        others = [part[-1].clone() for part in states[2:]]
     dtype = result_dtype(hidden.weight)
     output = Moments(mean, var).to(dtype)
     last = output[0 if reverse else -1]
