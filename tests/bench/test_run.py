@@ -184,3 +184,22 @@ def test_installed_peers_are_right(mode: Any) -> None:
 def test_nothing_to_measure() -> None:
     with pytest.raises(ValueError, match="there is no case to measure; give a shape or a preset"):
         measure(replace(SETTINGS, cases=[]), "", quiet)
+
+
+def test_an_interrupted_run_reports_what_it_has() -> None:
+    def only_forward(*arguments: Any) -> list[Contender | Absent]:
+        if arguments[1] != "forward":
+            raise KeyboardInterrupt
+        return make_contenders(*arguments)
+
+    told: list[str] = []
+    document = measure(SETTINGS, say=told.append, make=only_forward)
+    assert {row["mode"] for row in document["rows"]} == {"forward"}
+    assert told[-1].startswith("interrupted")
+    assert "nn.GRU" in summary(document)
+
+    def nothing(*_: Any) -> list[Contender | Absent]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(SETTINGS, say=quiet, make=nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -78,14 +79,18 @@ def measure(
     with _prepared(settings):
         origin = provenance(settings.device) | _versions(settings.device)
         start = time.perf_counter()
-        for case in settings.cases:
-            for mode in MODES:
+        try:
+            for case, mode in itertools.product(settings.cases, MODES):
                 found = _measure_case(case, mode, settings, make)
                 rows += found
                 timed = sum(row["status"] == "timed" for row in found)
                 label = f"{case.shape} {case.dtype} {mode}"
                 elapsed = time.perf_counter() - start
                 say(f"{label}: {timed} of {len(found)} timed, {elapsed:.0f} s so far")
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            say("interrupted; what was measured until now is reported")
     return {
         "command": command,
         **origin,

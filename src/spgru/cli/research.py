@@ -178,6 +178,7 @@ def bench(
 
     Every contender is compared with float64 first; one that fails is listed as wrong, without a
     time. Writes bench.csv, bench.json, bench.md and figures; ratios and bars are printed last.
+    Interrupted with Ctrl-C, it reports the cases that are done.
 
     Peers: pip install 'spgru[bench]'
     """

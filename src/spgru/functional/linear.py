@@ -47,10 +47,10 @@ class Affine:
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, worked out once for as long as this map is kept."""
         if key not in self._kept:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 self._kept[key] = make()
             else:
-                # Outside inference mode: it may take part in a backward pass later.
+                # Outside of it: what is kept may take part in a backward pass later.
                 with torch.inference_mode(False):
                     self._kept[key] = make()
         return self._kept[key]

@@ -348,7 +348,8 @@ class Recurrent(Layer):
         state = []
         for name, size, value in zip(("h", "c"), self._state_sizes, given, strict=False):
             if value is None:
-                value = torch.zeros(count, batch, size, dtype=x.dtype, device=x.device)
+                shape = 2, count, batch, size
+                value = Moments(*torch.zeros(shape, dtype=x.dtype, device=x.device).unbind(0))
             else:
                 self._check(f"hx ({name})", value)
                 expected = (count, batch, size) if batched else (count, size)

@@ -68,7 +68,7 @@ def _run(
     bias: Tensor | None,
     bias_var: Tensor | None,
     *state: Tensor,
-) -> tuple[Any, list[Tensor], Tensor, Tensor, list[Tensor]]:
+) -> tuple[Any, tuple[Tensor, ...], Tensor, Tensor, list[Tensor]]:
     """All steps; rows are (*batch,), H is the last dimension, x are the products with the input.
 
     Args:
@@ -83,7 +83,7 @@ def _run(
     rows = state[0].numel() // size
     rounded = low != torch.float32
     room = steps + 1, *state[0].shape[:-1]
-    states = [part.new_empty(*room, size) for part in state]
+    states = state[0].new_empty(len(state), *room, size).unbind(0)
     operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
     operands = states[0].new_empty(*room, 2 * size, dtype=low)
     plan = _plan(cell, product, rows, size, weight)
@@ -99,7 +99,7 @@ def _run(
     cell.persistent.forward(
         x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
         *state, *no_cell, *states, *no_cell, operand if rounded else None, operands,
-        plan=plan, order=order, rows=rows, size=size,
+        plan=plan, order=order, rows=rows, size=size, weight=weight,
         p_step=products[0][0].numel() if keep else 0,
     )  # fmt: skip
     return plan, states, operand, operands, products
@@ -153,7 +153,7 @@ class _Scan(torch.autograd.Function):
                 *states, *(() if cell.has_cell else (None, None)), out_mean, out_var,
                 weight, weights, by_product, by_products, *x_grads,
                 *((None, None) if shared else p_grads), *carried,
-                plan=ctx.plan, order=order, rows=rows, size=size,
+                plan=ctx.plan, order=order, rows=rows, size=size, weight=weight,
             )  # fmt: skip
         else:
             by_product, by_products = _backward_by_step(
@@ -192,8 +192,8 @@ def _plan(cell: Cell, product: Product, rows: int, size: int, weight: Tensor) ->
 
 def _forward_by_step(
     cell: Cell, product: Product, order: range, keep: bool, x: Pair, prepared: Pair,
-    biases: tuple[Tensor | None, Tensor | None], first: tuple[Tensor, ...], states: list[Tensor],
-    operand: Tensor, operands: Tensor,
+    biases: tuple[Tensor | None, Tensor | None], first: tuple[Tensor, ...],
+    states: tuple[Tensor, ...], operand: Tensor, operands: Tensor,
 ) -> list[Tensor]:  # fmt: skip
     """Fills `states`, `operand` and `operands`; gives the products if they are to be kept."""
     size = states[0].shape[-1]
@@ -283,16 +283,16 @@ def kernel_scan(
     keep = torch.is_grad_enabled() and any(
         argument is not None and argument.requires_grad for argument in arguments
     )
-    if keep:
-        mean, var, *others = _Scan.apply(cell, product, order, *arguments)
-    else:
+    dtype = result_dtype(hidden.weight)
+    if not keep:
         states = _run(cell, product, order, False, *arguments)[1]
         mean, var = (part[1:].flip(0) if reverse else part[1:] for part in states[:2])
-        others = [part[-1].clone() for part in states[2:]]
-    dtype = result_dtype(hidden.weight)
+        last = torch.stack([part[-1] for part in states]).to(dtype)
+        return Moments(mean, var).to(dtype), tuple(Moments(*pair) for pair in last.split(2))
+    mean, var, *others = _Scan.apply(cell, product, order, *arguments)
     output = Moments(mean, var).to(dtype)
-    last = output[0 if reverse else -1]
-    final = [Moments(last.mean.clone(), last.var.clone())]
+    end = output[0 if reverse else -1]
+    final = [Moments(end.mean.clone(), end.var.clone())]
     if cell.has_cell:
         final.append(Moments(*others).to(dtype))
     return output, tuple(final)
