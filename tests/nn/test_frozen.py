@@ -66,3 +66,26 @@ def test_copies_do_not_carry_what_was_kept() -> None:
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert not twin._frozen
         assert torch.equal(twin(x)[0].var, output.var)
+
+
+def test_a_captured_graph_uses_what_is_kept_and_adds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """During a capture nothing is computed yet, so what is made then must not be used later."""
+    layer = spgru.GRU(3, 4).requires_grad_(False)
+    x = torch.randn(2, 5, 3)
+    with monkeypatch.context() as capture:
+        capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
+        layer(x)
+        assert not layer._frozen
+    layer(x)
+    kept = {name: affine for name, (_, _, affine) in layer._frozen.items()}
+    before = {name: dict(affine._kept) for name, affine in kept.items()}
+    with monkeypatch.context() as capture:
+        capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
+        copy = layer._affine("weight_hh_l0", "bias_hh_l0")
+        assert copy.weight_var is kept["weight_hh_l0"].weight_var
+        copy.keep("made during the capture", lambda: 1)
+        layer(x)
+    assert {name: affine for name, (_, _, affine) in layer._frozen.items()} == kept
+    assert {name: affine._kept for name, affine in kept.items()} == before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,10 @@ class Affine:
             return Affine(weight, None, bias, None)  # type: ignore[arg-type]
         bias_mean, bias_var = (None, None) if bias is None else bias
         return Affine(weight.mean, weight.var, bias_mean, bias_var)
+
+    def copy(self) -> Affine:
+        """The same map with all that is kept, to which more can be added without a trace here."""
+        return replace(self, _kept=dict(self._kept))
 
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, worked out once for as long as this map is kept."""

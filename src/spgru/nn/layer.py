@@ -97,7 +97,8 @@ class Layer(nn.Module):
     def _affine(self, weight: str, bias: str) -> Affine:
         """The map with these weights; what frozen ones (`requires_grad_(False)`) imply is kept.
 
-        Kept until a weight changes, which torch counts, but for changes through `.data`.
+        Kept until a weight changes, which torch counts, but for changes through `.data`. A CUDA
+        graph captures what is kept already, so capture again when frozen weights change.
         """
         modules = [m for m in (self._modules[weight], self._modules.get(bias)) if m is not None]
         if torch.compiler.is_compiling() or modules[0].is_certain:
@@ -109,11 +110,17 @@ class Layer(nn.Module):
         # The parameters themselves are kept too: another one may come to lie at the same address.
         state = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
         kept = self._frozen.get(weight)
-        if (
-            kept is None
-            or kept[1] != state
-            or any(a is not b for a, b in zip(kept[0], parameters, strict=True))
-        ):
+        is_valid = (
+            kept is not None
+            and kept[1] == state
+            and all(a is b for a, b in zip(kept[0], parameters, strict=True))
+        )
+        if _is_captured(parameters[0]):
+            # Nothing is computed before the graph runs: what is made here must not be kept.
+            if kept is None or not is_valid:
+                return Affine.of(self._value(weight), self._value(bias))
+            return kept[2].copy()
+        if kept is None or not is_valid:
             # Outside inference mode, so that it may take part in a backward pass later.
             with torch.inference_mode(False):
                 kept = parameters, state, Affine.of(self._value(weight), self._value(bias))
@@ -201,8 +208,12 @@ def _is_frozen(parameter: Tensor) -> bool:
         or torch.autograd.forward_ad._current_level >= 0
         or type(parameter) not in (Tensor, nn.Parameter)
         or parameter.is_inference()
-        or (parameter.is_cuda and torch.cuda.is_current_stream_capturing())
     )
+
+
+def _is_captured(parameter: Tensor) -> bool:
+    """Whether work on it goes into a CUDA graph."""
+    return parameter.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager

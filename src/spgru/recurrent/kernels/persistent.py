@@ -25,64 +25,44 @@ from spgru.recurrent.kernels.layout import load_unit, store_gate, store_state
 
 __all__ = ["Persistent"]
 
-# What one nanosecond of an H200 gives, as measured; only the ratios matter. Bytes from the level-2
-# cache to all multiprocessors together, and multiplications of TF32 on one of them: many rows use
-# the faster instructions.
-_BYTES = 5000.0
-_FEW, _MANY = 450.0, 600.0
-
-
-_WARPS, _STAGES = 8, 3
-_ROOM = 200_000
-"""Bytes of shared memory to use; an H100 has 227 KB"""
-
-
-class Division(NamedTuple):
-    """How a (rows, H) state is divided among programs."""
-
-    programs: int
-    rows: int
-    units: int
+_UNITS, _WARPS, _STAGES = 16, 8, 3
+# What one nanosecond of an H200 gives, as measured; only the ratio matters: bytes from the level-2
+# cache to all multiprocessors together, and multiplications on one of them, in TF32.
+_BYTES, _MULTIPLICATIONS = 5000.0, 250.0
 
 
 class Plan(NamedTuple):
-    forward: Division
-    backward: Division
+    """How a (rows, H) state is divided: `_UNITS` units of so many rows for each program."""
+
+    programs: int
+    rows: int
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
-    """How many programs may wait for one another; in the interpreter they run one by one."""
+def _room(device: torch.device) -> tuple[int, int]:
+    """How many programs may wait for one another, and bytes of memory that each has to itself."""
     if device.type != "cuda":
-        return 1
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _divide(rows: int, size: int, gates: int, units: tuple[int, ...], room: int) -> Division | None:
-    """Into blocks that cost the least, None where no division fits."""
-    found: list[tuple[float, Division]] = []
-    for block_rows in (16, 32, 64, 128):
-        for block_units in units:
-            blocks = -(-rows // block_rows) * (size // block_units)
-            if size % block_units or (blocks > room > 1):
-                continue
-            # Weights of three products, and two moments of the state.
-            traffic = blocks * 4 * size * (3 * gates * block_units + 2 * block_rows)
-            work = 3 * size * triton.next_power_of_2(gates) * block_units * block_rows
-            cost = traffic / _BYTES + work / (_FEW if block_rows < 64 else _MANY)
-            found.append((cost, Division(min(blocks, room), block_rows, block_units)))
-    return min(found)[1] if found else None
+        return 1, 2**17  # in the interpreter programs run one by one
+    properties = torch.cuda.get_device_properties(device)
+    memory = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
+    return properties.multi_processor_count, memory
 
 
 @cache
 def make_plan(rows: int, size: int, gates: int, device: torch.device) -> Plan | None:
-    """How the work is divided, None where the programs cannot all be there at once."""
-    if size % 16:
-        return None
-    room = _multiprocessors(device)
-    forward = _divide(rows, size, gates, (8, 16), room)
-    backward = _divide(rows, size, gates, (16,), room)
-    return None if forward is None or backward is None else Plan(forward, backward)
+    """The division that costs the least, None where the programs cannot all be there at once."""
+    most, _ = _room(device)
+    across = size // _UNITS
+    plans: list[tuple[float, Plan]] = []
+    for block_rows in (16, 32, 64, 128):
+        blocks = -(-rows // block_rows) * across
+        # Weights of three products, and two moments of the state.
+        traffic = blocks * 4 * size * (3 * gates * _UNITS + 2 * block_rows)
+        work = 3 * size * triton.next_power_of_2(gates) * _UNITS * block_rows
+        if blocks <= most or most == 1:
+            cost = traffic / _BYTES + work / _MULTIPLICATIONS
+            plans.append((cost, Plan(min(blocks, most), block_rows)))
+    return min(plans)[1] if plans and size % _UNITS == 0 else None
 
 
 @triton.jit
@@ -96,43 +76,10 @@ def _meet(arrived, expected):
 
 
 @triton.jit
-def _left(first, rows: tl.constexpr, inner: tl.constexpr, parts: tl.constexpr):
-    """Rows and terms of the first factor of a product, as indices that broadcast.
-
-    In `parts` parts, every warp sums terms of its own. Otherwise all warps would read the same rows
-    again, and reading is what few rows wait for.
-    """
-    row, i = first + tl.arange(0, rows), tl.arange(0, inner // parts)
-    part = tl.arange(0, parts) * (inner // parts)
-    split = row[None, :, None], part[:, None, None] + i[None, None, :]
-    return (row[:, None], i[None, :]) if parts == 1 else split
-
-
-@triton.jit
-def _right(first, columns: tl.constexpr, inner: tl.constexpr, parts: tl.constexpr):
-    """Columns and terms of the second factor."""
-    column, i = first + tl.arange(0, columns), tl.arange(0, inner // parts)
-    part = tl.arange(0, parts) * (inner // parts)
-    split = column[None, None, :], part[:, None, None] + i[None, :, None]
-    return (column[None, :], i[:, None]) if parts == 1 else split
-
-
-@triton.jit
-def _zeros(rows: tl.constexpr, columns: tl.constexpr, parts: tl.constexpr):
-    shape: tl.constexpr = (rows, columns) if parts == 1 else (parts, rows, columns)
-    return tl.zeros(shape, tl.float32)
-
-
-@triton.jit
-def _total(x, parts: tl.constexpr):
-    return x if parts == 1 else tl.sum(x, 0)
-
-
-@triton.jit
 def _multiply(
     mean, operands, weight, weights, p_mean, p_var, first_row, first_unit, rows,
     size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
-    inner: tl.constexpr, parts: tl.constexpr, precision: tl.constexpr,
+    inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, for (rows, gates H).
 
@@ -143,16 +90,17 @@ def _multiply(
         weights: (gates H, 2 H)
     """
     padded: tl.constexpr = triton.next_power_of_2(gates) * units
-    row, i = _left(first_row, block_rows, inner, parts)
-    output, j = _right(0, padded, inner, parts)
+    row = (first_row + tl.arange(0, block_rows))[:, None]
+    output = tl.arange(0, padded)[None, :]
     column = output // units * size + first_unit + output % units
     here, real = row < rows, output < gates * units
+    i, j = tl.arange(0, inner)[None, :], tl.arange(0, inner)[:, None]
     mean_at, var_at = mean + row * size + i, operands + (2 * row + 1) * size + i
     weight_at, weights_at = weight + column * size + j, weights + column * 2 * size + j
     # Three sums, not two: sums that depend on each other would be spread badly over threads.
-    by_mean = _zeros(block_rows, padded, parts)
-    by_square = _zeros(block_rows, padded, parts)
-    by_var = _zeros(block_rows, padded, parts)
+    by_mean = tl.zeros((block_rows, padded), tl.float32)
+    by_square = tl.zeros((block_rows, padded), tl.float32)
+    by_var = tl.zeros((block_rows, padded), tl.float32)
     for start in range(0, size, inner):
         # Past the level-1 cache, which does not see what other programs wrote.
         h = tl.load(mean_at + start, here, 0.0, cache_modifier=".cg")
@@ -163,29 +111,27 @@ def _multiply(
         by_mean = tl.dot(h, w, by_mean, input_precision=precision)
         by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
         by_var = tl.dot(var, w_second, by_var, input_precision=precision)
-    row = (first_row + tl.arange(0, block_rows))[:, None]
-    output = tl.arange(0, padded)[None, :]
-    at = row * gates * size + output // units * size + first_unit + output % units
-    mask = (row < rows) & (output < gates * units)
-    tl.store(p_mean + at, _total(by_mean, parts), mask)
-    tl.store(p_var + at, _total(by_square + by_var, parts), mask)
+    at = row * gates * size + column
+    tl.store(p_mean + at, by_mean, here & real)
+    tl.store(p_var + at, by_square + by_var, here & real)
 
 
 @triton.jit
 def _multiply_back(
     mean_grad, var_grad, weight, weights, by_product, by_products, first_row, first_unit, rows,
     size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
-    inner: tl.constexpr, parts: tl.constexpr, precision: tl.constexpr,
+    inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of `_multiply` for some units of h, h^2 and h.var."""
     width: tl.constexpr = gates * size
-    row, i = _left(first_row, block_rows, inner, parts)
-    unit, j = _right(first_unit, units, inner, parts)
+    row = (first_row + tl.arange(0, block_rows))[:, None]
+    unit = (first_unit + tl.arange(0, units))[None, :]
+    i, j = tl.arange(0, inner)[None, :], tl.arange(0, inner)[:, None]
     here, grad_at = row < rows, row * width + i
     weight_at, weights_at = weight + j * size + unit, weights + j * 2 * size + unit
-    by_mean = _zeros(block_rows, units, parts)
-    by_square = _zeros(block_rows, units, parts)
-    by_var = _zeros(block_rows, units, parts)
+    by_mean = tl.zeros((block_rows, units), tl.float32)
+    by_square = tl.zeros((block_rows, units), tl.float32)
+    by_var = tl.zeros((block_rows, units), tl.float32)
     for start in range(0, width, inner):
         of_mean = tl.load(mean_grad + grad_at + start, here, 0.0, cache_modifier=".cg")
         of_var = tl.load(var_grad + grad_at + start, here, 0.0, cache_modifier=".cg")
@@ -195,12 +141,10 @@ def _multiply_back(
         by_mean = tl.dot(of_mean, w, by_mean, input_precision=precision)
         by_square = tl.dot(of_var, w_var, by_square, input_precision=precision)
         by_var = tl.dot(of_var, w_second, by_var, input_precision=precision)
-    row = (first_row + tl.arange(0, block_rows))[:, None]
-    unit = (first_unit + tl.arange(0, units))[None, :]
-    tl.store(by_product + row * size + unit, _total(by_mean, parts), row < rows)
+    tl.store(by_product + row * size + unit, by_mean, here)
     both = by_products + row * 2 * size + unit
-    tl.store(both, _total(by_square, parts), row < rows)
-    tl.store(both + size, _total(by_var, parts), row < rows)
+    tl.store(both, by_square, here)
+    tl.store(both + size, by_var, here)
 
 
 @triton.jit
@@ -213,8 +157,7 @@ def _forward(
     operands,  # (T + 1, rows, 2 H)
     arrived, steps, first, direction, rows, p_step,
     size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr,
-    block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, parts: tl.constexpr,
-    precision: tl.constexpr,
+    block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     programs = tl.num_programs(0)
     blocks = tl.cdiv(rows, block_rows) * (size // units)
@@ -249,7 +192,7 @@ def _forward(
                 _multiply(
                     (h_mean if operand is None else operand) + before, operands + 2 * before,
                     weight, weights, p_mean + p_at, p_var + p_at, first_row, first_unit, rows,
-                    size, gates, block_rows, units, inner, parts, precision,
+                    size, gates, block_rows, units, inner, precision,
                 )  # fmt: skip
                 # Threads of a program now read what others of it wrote.
                 tl.debug_barrier()
@@ -281,8 +224,7 @@ def _backward(
     carried_mean, carried_var,  # (rows, H)
     arrived, steps, first, direction, rows,
     size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr,
-    block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, parts: tl.constexpr,
-    precision: tl.constexpr,
+    block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     programs = tl.num_programs(0)
     blocks = tl.cdiv(rows, block_rows) * (size // units)
@@ -305,7 +247,7 @@ def _backward(
                     (x_mean_grad if p_mean_grad is None else p_mean_grad) + later,
                     (x_var_grad if p_var_grad is None else p_var_grad) + later,
                     weight, weights, by_product, by_products, first_row, first_unit, rows,
-                    size, gates, block_rows, units, inner, parts, precision,
+                    size, gates, block_rows, units, inner, precision,
                 )  # fmt: skip
                 tl.debug_barrier()
             if k >= 0:
@@ -336,41 +278,44 @@ class Persistent:
     def plan(self, rows: int, size: int, device: torch.device) -> Plan | None:
         return make_plan(rows, size, self._gates, device)
 
-    def forward(self, *tensors: Tensor | None, plan: Plan, **sizes: Any) -> None:
+    def forward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> None:
         """Tensors as those of `_forward`, up to `arrived`."""
-        columns = triton.next_power_of_2(self._gates) * plan.forward.units
-        self._launch(_forward, self._steps[0], tensors, plan.forward, columns, **sizes)
+        columns = triton.next_power_of_2(self._gates) * _UNITS
+        inner = _inner(weight, plan.rows, columns)
+        self._launch(_forward, self._steps[0], tensors, weight.device, plan, inner, **sizes)
 
-    def backward(self, *tensors: Tensor | None, plan: Plan, **sizes: Any) -> None:
+    def backward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> None:
         """Tensors as those of `_backward`, up to `arrived`."""
-        units = plan.backward.units
-        self._launch(_backward, self._steps[1], tensors, plan.backward, units, **sizes)
+        inner = _inner(weight, plan.rows, _UNITS)
+        self._launch(_backward, self._steps[1], tensors, weight.device, plan, inner, **sizes)
 
     def _launch(
-        self, kernel: Any, step: Any, tensors: tuple[Tensor | None, ...], division: Division,
-        columns: int, order: range, rows: int, size: int, weight: Tensor, p_step: int | None = None,
+        self, kernel: Any, step: Any, tensors: tuple[Tensor | None, ...], device: torch.device,
+        plan: Plan, inner: int, order: range, rows: int, size: int, p_step: int | None = None,
     ) -> None:  # fmt: skip
         assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
-        inner = _inner(size, division.rows, columns, weight.itemsize)
         exact = torch.get_float32_matmul_precision() == "highest"
         # The launch is refused, not stuck, where other work leaves no room for all programs.
-        options = {} if division.programs == 1 else {"launch_cooperative_grid": True}
-        arrived = torch.zeros(1, dtype=torch.int32, device=weight.device)
-        with torch.cuda.device_of(weight):
-            kernel[(division.programs,)](
+        options = {} if plan.programs == 1 else {"launch_cooperative_grid": True}
+        arrived = torch.zeros(1, dtype=torch.int32, device=device)
+        with torch.cuda.device_of(arrived):
+            kernel[(plan.programs,)](
                 *tensors, arrived, len(order), order.start, order.step, rows,
                 *(() if p_step is None else (p_step,)),
                 size=size, gates=self._gates, step=step,
-                block_rows=division.rows, units=division.units, inner=inner,
-                parts=1 if division.rows >= 64 else min(_WARPS, inner // 16),
+                block_rows=plan.rows, units=_UNITS, inner=inner,
                 precision="ieee" if exact else "tf32",
                 num_warps=_WARPS, num_stages=_STAGES, **options,
             )  # fmt: skip
 
 
-def _inner(size: int, rows: int, columns: int, itemsize: int) -> int:
+def _inner(weight: Tensor, rows: int, columns: int) -> int:
     """Terms at a time: a power of 2 that divides H, few enough for what is in flight to fit."""
+    _, room = _room(weight.device)
+    size = weight.shape[-1]
     inner = min(size & -size, 128)
-    while inner > 16 and (_STAGES - 1) * inner * itemsize * (2 * rows + 3 * columns) > _ROOM:
+    # Of many rows the compiler keeps another copy in the same memory.
+    needed = (_STAGES - 1) * weight.itemsize * (2 * rows + 3 * columns) * (1 if rows < 64 else 1.6)
+    while inner > 16 and inner * needed > 0.9 * room:
         inner //= 2
     return inner

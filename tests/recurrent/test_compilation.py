@@ -1,0 +1,80 @@
+"""The kernels through Triton's compiler and assembler, for a GPU that need not be there.
+
+The interpreter runs what a compiler would refuse, and has all the memory it wants.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+HOPPER = 232_448
+"""bytes of shared memory that a program may have"""
+
+SCRIPT = """
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from spgru.recurrent.kernels import gru, lstm, persistent, rnn, steps
+
+persistent._room = lambda device: (132, {room})
+CONSTANTS = ("size", "gates", "step", "block_rows", "units", "inner", "precision", "block")
+NUMBERS = ("steps", "first", "direction", "rows", "p_step", "count")
+LOW = (
+    "weight", "weights", "p_mean", "p_var", "operand", "operands", "p_mean_grad", "p_var_grad",
+    "x_mean", "x_var", "x_mean_grad", "x_var_grad",
+)
+
+
+def build(kernel, step, gates, has_cell, low, rows, columns=16):
+    size = 256
+    weight = torch.empty(gates * size, size, dtype=low)
+    values = dict(
+        size=size, gates=gates, step=step, block_rows=rows, units=16, precision="tf32", block=256,
+        inner=persistent._inner(weight, rows, columns),
+    )
+    short = {{torch.float32: "*fp32", torch.bfloat16: "*bf16"}}[low]
+    signature, constants = {{}}, {{}}
+    for place, name in enumerate(kernel.arg_names):
+        absent = ("c_mean", "c_var", "new_c_mean", "new_c_var", "first_c_mean", "first_c_var")
+        if name in CONSTANTS or (name in absent and not has_cell):
+            signature[name], constants[(place,)] = "constexpr", values.get(name)
+        elif name == "operand" and low == torch.float32:
+            signature[name], constants[(place,)] = "constexpr", None
+        elif name in NUMBERS:
+            signature[name] = "i32"
+        else:
+            signature[name] = "*i32" if name == "arrived" else short if name in LOW else "*fp32"
+    compiled = triton.compile(
+        ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32),
+        options=dict(num_warps=persistent._WARPS, num_stages=persistent._STAGES),
+    )
+    assert compiled.metadata.shared <= {room}, (kernel, rows, compiled.metadata.shared)
+
+
+build(persistent._forward, gru._forward, 3, False, torch.float32, 16, 64)
+build(persistent._backward, gru._backward, 3, False, torch.float32, 64)
+build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 32, 64)
+build(persistent._backward, rnn._backward, 1, False, torch.bfloat16, 16)
+build(persistent._forward, rnn._forward, 1, False, torch.float32, 128, 16)
+build(steps._forward, gru._forward, 3, False, torch.float32, 16)
+build(steps._backward, lstm._backward, 4, True, torch.bfloat16, 16)
+print("compiled")
+"""
+
+
+def test_kernels_compile_and_fit() -> None:
+    # In a process of its own: the switch for the interpreter is read when Triton is imported.
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(room=HOPPER)],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "compiled", done.stderr[-3000:]
