@@ -1,0 +1,113 @@
+"""Where the time of a layer on a GPU goes: its kernels, the rest being the host's.
+
+For every shape that has a bar, forward without gradients and forward with backward: milliseconds on
+the clock, in all kernels, and in the three longest. With --variants, the persistent kernel with
+other numbers of warps and stages, and each step launched by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from common import save
+from torch.profiler import ProfilerActivity, profile
+
+import spgru
+from spgru.bench.shapes import BARS
+from spgru.recurrent.kernels import persistent
+
+VARIANTS = {"8 warps, 4 stages": (8, 4), "4 warps, 3 stages": (4, 3), "4 warps, 4 stages": (4, 4)}
+
+
+def milliseconds(work: Callable[[], Any], calls: int = 50) -> float:
+    for _ in range(5):
+        work()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(calls):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / calls * 1e3
+
+
+def kernels(work: Callable[[], Any], calls: int = 10) -> list[tuple[str, float]]:
+    """Name and milliseconds of every kernel in one call, the longest first."""
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(calls):
+            work()
+        torch.cuda.synchronize()
+    rows = [(row.key, row.device_time_total / calls / 1e3) for row in found.key_averages()]
+    return sorted(rows, key=lambda row: -row[1])
+
+
+def works(shape: Any, dtype: torch.dtype, cell: str) -> dict[str, Callable[[], Any]]:
+    options = {"device": "cuda", "dtype": dtype, "backend": "triton"}
+    x = torch.randn(shape.steps, shape.batch, shape.inputs, device="cuda", dtype=dtype)
+    pull = torch.randn(shape.steps, shape.batch, shape.hidden, device="cuda", dtype=dtype)
+    make = getattr(spgru, cell)
+    frozen = make(shape.inputs, shape.hidden, **options).requires_grad_(False)
+    learning = make(shape.inputs, shape.hidden, **options)
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return frozen(x)
+
+    def training() -> None:
+        learning.zero_grad()
+        output, _ = learning(x)
+        torch.autograd.backward([output.mean, output.var], [pull, pull])
+
+    return {"forward": forward, "training": training}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cell", choices=("GRU", "LSTM", "RNN"), default="GRU")
+    parser.add_argument("--variants", action="store_true")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this measures a GPU, and there is none")
+    torch.set_float32_matmul_precision("high")
+    cases = dict.fromkeys((bar.shape, bar.dtype) for bar in BARS if bar.device == "cuda")
+    usual = persistent._WARPS, persistent._STAGES
+    variants: dict[str, Any] = {"as it is": usual}
+    if arguments.variants:
+        variants |= VARIANTS | {"step by step": None}
+    rows = []
+    for shape, dtype in cases:
+        for variant, constants in variants.items():
+            persistent.make_plan.cache_clear()
+            plan = persistent.make_plan
+            if constants is None:
+                persistent.make_plan = lambda *_: None
+            else:
+                persistent._WARPS, persistent._STAGES = constants
+            try:
+                for mode, work in works(shape, getattr(torch, dtype), arguments.cell).items():
+                    clock, parts = milliseconds(work), kernels(work)
+                    row = {
+                        "shape": str(shape), "dtype": dtype, "mode": mode, "variant": variant,
+                        "clock": round(clock, 4), "kernels": round(sum(ms for _, ms in parts), 4),
+                        "longest": {name[:40]: round(ms, 4) for name, ms in parts[:3]},
+                    }  # fmt: skip
+                    rows.append(row)
+                    print(*row.values(), flush=True)
+            except Exception as error:  # a variant may not fit the chip
+                print(shape, dtype, variant, f"{type(error).__name__}: {error}"[:150], flush=True)
+            finally:
+                persistent.make_plan = plan
+                persistent._WARPS, persistent._STAGES = usual
+    options = f" --cell {arguments.cell}" + " --variants" * arguments.variants
+    save(
+        f"kernel_times_{arguments.cell.lower()}",
+        f"python benchmarks/kernel_times.py{options}",
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
