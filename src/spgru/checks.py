@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import importlib.util
+from functools import cache
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spgru.moments import Moments
 
@@ -40,6 +42,22 @@ def is_readable(tensor: Tensor) -> bool:
 def _is_wrapped(tensor: Tensor) -> bool:
     """Inside vmap and the like, where a tensor stands for many."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+@cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def is_transformed(*values: Any) -> bool:
+    """Whether something looks on that does not see through our kernels."""
+    parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+        or any(part is not None and type(part) not in (Tensor, nn.Parameter) for part in parts)
+    )
 
 
 def values_are_checked(tensor: Tensor) -> bool:

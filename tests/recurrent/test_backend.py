@@ -28,7 +28,7 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from spgru.recurrent.kernels.logistic import logistic, logistic_with_slopes
+from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # In the interpreter Triton's kernels run on a CPU too; on a GPU there is only Triton.

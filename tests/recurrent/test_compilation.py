@@ -22,6 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from spgru.functional.kernels import squash
 from spgru.recurrent.kernels import gru, lstm, persistent, rnn, steps
 
 persistent._room = lambda device: (132, {room})
@@ -66,6 +67,12 @@ build(persistent._backward, rnn._backward, 1, False, torch.bfloat16, 16)
 build(persistent._forward, rnn._forward, 1, False, torch.float32, 128, 16)
 build(steps._forward, gru._forward, 3, False, torch.float32, 16)
 build(steps._backward, lstm._backward, 4, True, torch.bfloat16, 16)
+sizes = dict(mean="*fp32", var="*fp32", new_mean="*fp32", new_var="*fp32", count="i32")
+constants = dict(is_tanh="constexpr", block="constexpr")
+triton.compile(
+    ASTSource(squash._squash, sizes | constants, {{(5,): True, (6,): 256}}),
+    target=GPUTarget("cuda", 90, 32),
+)
 print("compiled")
 """
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgru.checks import is_readable
+from spgru.checks import has_triton, is_readable, is_transformed
 from spgru.functional import paper
 from spgru.functional.precision import at_least_float32
 from spgru.moments import Moments, Value
@@ -111,6 +111,19 @@ def _sigmoid_far(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return tail, tail * (1 - tail) - slope
 
 
+def _one_kernel_does(x: Moments) -> bool:
+    """Whether a GPU needs no gradient, in which case sixty passes over the data become one."""
+    learns = torch.is_grad_enabled() and (x.mean.requires_grad or x.var.requires_grad)
+    return (
+        x.mean.is_cuda
+        and x.dtype == torch.float32
+        and x.mean.shape == x.var.shape
+        and not learns
+        and not is_transformed(x)
+        and has_triton()
+    )
+
+
 def _squash(x: Moments, certain: Tensor, scale: float, low: float) -> Moments:
     """Moments of low + scale * sigmoid(X); `certain` is its value without variance."""
     near = x.var <= _HANDOVER
@@ -136,6 +149,10 @@ def sigmoid(x: Value, rule: Rule = "exact") -> Value:
         return torch.sigmoid(x)
     if rule == "paper":
         return paper.sigmoid(x)
+    if _one_kernel_does(x):
+        from spgru.functional.kernels.squash import squash
+
+        return Moments(*squash(x.mean, x.var, is_tanh=False))
     return _squash(x, torch.sigmoid(x.mean), scale=1, low=0)
 
 
@@ -146,6 +163,10 @@ def tanh(x: Value, rule: Rule = "exact") -> Value:
         return torch.tanh(x)
     if rule == "paper":
         return paper.tanh(x)
+    if _one_kernel_does(x):
+        from spgru.functional.kernels.squash import squash
+
+        return Moments(*squash(x.mean, x.var, is_tanh=True))
     doubled = Moments(2 * x.mean, 4 * x.var)
     return _squash(doubled, torch.tanh(x.mean), scale=2, low=-1)
 

@@ -11,18 +11,16 @@ Kernels give first derivatives. For second ones use `backend="reference"`.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from spgru.checks import has_triton, is_transformed
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.functional.linear import WeightedSum
-from spgru.moments import Moments
 from spgru.recurrent.scan import Neurons, Step, scan
 
 __all__ = ["BACKENDS", "Backend", "Kernel", "Scan", "run"]
@@ -33,11 +31,6 @@ Kernel = Literal["gru", "lstm", "rnn"]
 
 Scan = tuple[Any, tuple[Any, ...], Neurons[Any]]
 """States after every step, the final state, and the neurons if they were recorded."""
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def _interprets() -> bool:
@@ -55,7 +48,7 @@ def _common_obstacle(
 ) -> str | None:
     """Why no kernel can do this, None if one can."""
     weights = hidden.weight, hidden.weight_var, hidden.bias, hidden.bias_var
-    if _is_transformed(inputs, *state, *weights):
+    if is_transformed(inputs, *state, *weights):
         return "a compiler, a transformation or a kind of tensor is at work that it does not know"
     if family.name != "gaussian":
         return f"there is no kernel for family={family.name!r}"
@@ -71,7 +64,7 @@ def _common_obstacle(
 def _triton_obstacle(device: torch.device) -> str | None:
     if device.type != "cuda" and not _interprets():
         return f"x is on {device.type}, and Triton needs a GPU"
-    return None if _has_triton() else "triton is not installed"
+    return None if has_triton() else "triton is not installed"
 
 
 def _compiled_obstacle(inputs: Any, hidden: Affine) -> str | None:
@@ -84,17 +77,6 @@ def _compiled_obstacle(inputs: Any, hidden: Affine) -> str | None:
     if {inputs.dtype, hidden.weight.dtype} != {torch.float32} or torch.is_autocast_enabled("cpu"):
         return "it computes in float32 alone"
     return library.obstacle()
-
-
-def _is_transformed(*values: Any) -> bool:
-    """Whether something looks on that does not see through our kernels."""
-    parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-        or any(part is not None and type(part) not in (Tensor, nn.Parameter) for part in parts)
-    )
 
 
 def _choose(

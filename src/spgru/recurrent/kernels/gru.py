@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 from spgru.recurrent.kernels.layout import (
     incoming,
     load_gate,
@@ -16,7 +17,6 @@ from spgru.recurrent.kernels.layout import (
     store_gate,
     store_state,
 )
-from spgru.recurrent.kernels.logistic import logistic, logistic_with_slopes
 from spgru.recurrent.kernels.persistent import Persistent
 from spgru.recurrent.kernels.scan import Cell
 from spgru.recurrent.kernels.steps import launch_backward, launch_forward

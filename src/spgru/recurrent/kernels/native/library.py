@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spgru.functional import activation
-from spgru.recurrent.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
+from spgru.functional.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
 
 __all__ = ["CompileError", "Function", "obstacle"]
 
