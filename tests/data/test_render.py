@@ -28,6 +28,24 @@ def test_every_edge_and_corner(paste):
     assert np.array_equal(render(torch.tensor(images), layout).numpy(), paste(images, layout))
 
 
+@pytest.mark.parametrize(("batch", "digits", "frames"), [(1, 1, 1), (3, 2, 4), (2, 3, 2)])
+def test_the_kernel_equals_the_slow_loop(paste, batch, digits, frames):
+    """On a GPU if there is one, else in Triton's interpreter."""
+    pytest.importorskip("triton")
+    from spgru.data.kernels import paste as kernel
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rng = np.random.Generator(np.random.PCG64(batch))
+    images = rng.integers(0, 256, (11, 28, 28), dtype=np.uint8)
+    corners = rng.integers(-28, 65, (frames, batch, digits, 2))
+    chosen = rng.integers(0, 11, (batch, digits))
+    tensors = (
+        torch.tensor(x, device=device) for x in (images, chosen, *np.moveaxis(corners, -1, 0))
+    )
+    found = kernel(*tensors, 64)
+    assert np.array_equal(found.cpu().numpy(), paste(images, Layout(chosen, corners)))
+
+
 @pytest.mark.parametrize("boundary", ["bounce", "leave"])
 def test_batches_equal_the_slow_loop(paste, boundary):
     data = MovingMNIST(3, 2, split="test", seed=4, frames=6, boundary=boundary, speed=0.2)

@@ -22,6 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from spgru.data import kernels as drawing
 from spgru.functional.kernels import squash
 from spgru.recurrent.kernels import gru, lstm, persistent, rnn, steps
 
@@ -71,6 +72,12 @@ sizes = dict(mean="*fp32", var="*fp32", new_mean="*fp32", new_var="*fp32", count
 constants = dict(is_tanh="constexpr", block="constexpr")
 triton.compile(
     ASTSource(squash._squash, sizes | constants, {{(5,): True, (6,): 256}}),
+    target=GPUTarget("cuda", 90, 32),
+)
+sizes = dict(images="*u8", chosen="*i64", tops="*i64", lefts="*i64", frames="*u8", batch="i32")
+constants = dict.fromkeys(("digits", "size", "canvas", "block"), "constexpr")
+triton.compile(
+    ASTSource(drawing._paste, sizes | constants, {{(6,): 2, (7,): 28, (8,): 64, (9,): 1024}}),
     target=GPUTarget("cuda", 90, 32),
 )
 print("compiled")

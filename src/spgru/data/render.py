@@ -6,7 +6,9 @@ operations that IEEE 754 rounds one way only.
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -28,12 +30,13 @@ def to_device(array: NDArray[np.int64], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 def render(images: Tensor, layout: Layout) -> Tensor:
     """Frames of a batch: each pixel is the largest of the digits' values there.
-
-    A frame's row is a window of 64 into a digit's row with blank margins, so a frame is 64
-    look-ups of one window each: the row (or a blank one) by the digit's height, the window by its
-    horizontal place.
 
     Args:
         images: (N, 28, 28) uint8, on the device that shall render.
@@ -41,23 +44,40 @@ def render(images: Tensor, layout: Layout) -> Tensor:
     Returns:
         (T, B, 64, 64) uint8.
     """
-    frames, batch, digits, _ = layout.corners.shape
     top, left = layout.corners[..., 0], layout.corners[..., 1]
-    # One transfer for all three; row 0 of a padded digit is blank, column 64 its first own one.
+    # One transfer for all three.
     packed = to_device(
-        np.concatenate((layout.digits.ravel(), (1 - top).ravel(), (CANVAS - left).ravel())),
-        images.device,
+        np.concatenate((layout.digits.ravel(), top.ravel(), left.ravel())), images.device
     )
-    chosen, row_shift, window = torch.split(packed, [batch * digits, top.size, top.size])
+    shapes = layout.digits.shape, top.shape, left.shape
+    chosen, tops, lefts = (
+        part.view(shape)
+        for part, shape in zip(packed.split([math.prod(s) for s in shapes]), shapes, strict=True)
+    )
+    if images.is_cuda and _has_triton():
+        from spgru.data.kernels import paste
+
+        return paste(images.contiguous(), chosen, tops, lefts, CANVAS)
+    return _look_up(images, chosen, tops, lefts)
+
+
+def _look_up(images: Tensor, chosen: Tensor, tops: Tensor, lefts: Tensor) -> Tensor:
+    """`spgru.data.kernels.paste` by torch alone.
+
+    A frame's row is a window of 64 into a digit's row with blank margins, so a frame is 64
+    look-ups of one window each: the row (or a blank one) by the digit's height, the window by its
+    horizontal place.
+    """
+    frames, batch, digits = tops.shape
     width = CANVAS + DIGIT + CANVAS
+    # Row 0 of a padded digit is blank, column 64 its first own one.
     padded = images.new_zeros(batch * digits, DIGIT + 2, width)
-    padded[:, 1:-1, CANVAS : CANVAS + DIGIT] = images[chosen]
+    padded[:, 1:-1, CANVAS : CANVAS + DIGIT] = images[chosen.ravel()]
     windows = padded.unfold(2, CANVAS, 1)  # (B * digits, 30, 93, 64), a view
 
     canvas_row = torch.arange(CANVAS, device=images.device)
-    row = (row_shift[:, None] + canvas_row).clamp_(0, DIGIT + 1)
-    row = row.view(frames, batch, digits, CANVAS)
-    window = window.view(frames, batch, digits, 1)
+    row = (1 - tops[..., None] + canvas_row).clamp_(0, DIGIT + 1)
+    window = (CANVAS - lefts).view(frames, batch, digits, 1)
     which = torch.arange(batch * digits, device=images.device).view(batch, digits, 1)
     layers = [windows[which[:, d], row[:, :, d], window[:, :, d]] for d in range(digits)]
     result = layers[0]
