@@ -49,10 +49,11 @@ def render(images: Tensor, layout: Layout) -> Tensor:
     packed = to_device(
         np.concatenate((layout.digits.ravel(), top.ravel(), left.ravel())), images.device
     )
-    shapes = layout.digits.shape, top.shape, left.shape
+    chosen, tops, lefts = torch.split(packed, [layout.digits.size, top.size, left.size])
     chosen, tops, lefts = (
-        part.view(shape)
-        for part, shape in zip(packed.split([math.prod(s) for s in shapes]), shapes, strict=True)
+        chosen.view(layout.digits.shape),
+        tops.view(top.shape),
+        lefts.view(top.shape),
     )
     if images.is_cuda and _has_triton():
         from spgru.data.kernels import paste
