@@ -54,6 +54,8 @@ def is_transformed(*values: Any) -> bool:
     parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
     return (
         torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or any(part is not None and type(part) not in (Tensor, nn.Parameter) for part in parts)

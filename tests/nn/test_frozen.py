@@ -87,5 +87,15 @@ def test_a_captured_graph_uses_what_is_kept_and_adds_nothing(
         assert copy.weight_var is kept["weight_hh_l0"].weight_var
         copy.keep("made during the capture", lambda: 1)
         layer(x)
+    # The graph has no reference of its own to what it reads.
+    assert all(any(a is b for b in layer._captured) for a in kept.values())
     assert {name: affine for name, (_, _, affine) in layer._frozen.items()} == kept
     assert {name: affine._kept for name, affine in kept.items()} == before
+
+
+def test_what_was_kept_is_let_go_with_the_weights() -> None:
+    layer = spgru.GRU(3, 4).requires_grad_(False)
+    layer(torch.randn(2, 5, 3))
+    assert layer._frozen
+    layer.double()
+    assert not layer._frozen

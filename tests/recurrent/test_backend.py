@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import spgru
 from spgru import Moments
@@ -451,3 +452,65 @@ def test_recorded_neurons_are_the_references_work() -> None:
     recorded = spgru.trace(layer, x)["l0"]["state"]
     torch.testing.assert_close(recorded.mean, layer(x)[0].mean)
     assert spgru.audit(layer, x, draws=3) is not None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_outputs_without_gradients_may_be_written_to(backend: Any) -> None:
+    layer = spgru.LSTM(3, 16, backend=backend, device=DEVICE).requires_grad_(False)
+    output, (h, c) = layer(torch.randn(4, 2, 3, device=DEVICE))
+    before = c.mean.clone()
+    learns = torch.ones(16, device=DEVICE, requires_grad=True)
+    for part in (*output, *h):
+        part.add_(learns)
+    output.mean.sum().backward()
+    assert learns.grad is not None
+    assert torch.equal(c.mean, before)
+    # What is kept with the output is the states it consists of, and one more.
+    assert output.mean.untyped_storage().nbytes() <= 5 * 2 * 16 * 4
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_traced_layers_run_the_reference() -> None:
+    """A trace records torch's operations, and a kernel is none."""
+    layer = spgru.GRU(3, 16, device=DEVICE).requires_grad_(False)
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return layer(x)[0].mean
+
+    x, other = torch.randn(2, 4, 2, 3, device=DEVICE)
+    traced = torch.jit.trace(mean, x, check_trace=False)
+    assert (traced(other) - mean(other)).abs().max() < 1e-6
+    exported = make_fx(mean)(x)
+    assert (exported(other) - mean(other)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+def test_all_steps_at_once_in_16_bits(name: str) -> None:
+    """float16 everywhere; the interpreter cannot multiply bfloat16."""
+    for dtype in (torch.float16, torch.bfloat16) if DEVICE == "cuda" else (torch.float16,):
+        layer = getattr(spgru, name)(3, 16, backend="triton", dtype=dtype, device=DEVICE)
+        truth = getattr(spgru, name)(3, 16, backend="reference", dtype=torch.float64, device=DEVICE)
+        truth.load_state_dict(layer.state_dict())
+        x = torch.randn(3, 2, 3, device=DEVICE).to(dtype)
+        found, expected = layer(x)[0], truth(x.double())[0]
+        for part, exact in zip(found, expected, strict=True):
+            error = (part.double() - exact).norm() / exact.norm()
+            assert error < (4e-3 if dtype == torch.float16 else 3e-2)
+
+
+def test_torchs_own_switch_for_tf32() -> None:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        spgru.GRU(3, 16, backend="triton", device=DEVICE)(torch.randn(2, 2, 3, device=DEVICE))
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_batched_gradients_are_refused_in_a_sentence(backend: Any) -> None:
+    layer = spgru.GRU(3, 4, backend=backend, device=DEVICE)
+    x = torch.randn(2, 1, 3, device=DEVICE)
+    with pytest.raises(RuntimeError, match="one gradient at a time"):
+        torch.autograd.functional.jacobian(lambda v: layer(v)[0].mean, x, vectorize=True)

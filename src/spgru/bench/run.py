@@ -91,6 +91,7 @@ def measure(
             if not rows:
                 raise
             say("interrupted; what was measured until now is reported")
+            command += " (interrupted)"
     return {
         "command": command,
         **origin,

@@ -51,10 +51,11 @@ class Affine:
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, worked out once for as long as this map is kept."""
         if key not in self._kept:
+            # What is kept may take part in a backward pass later.
             if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
-                self._kept[key] = make()
+                with torch.enable_grad():
+                    self._kept[key] = make()
             else:
-                # Outside of it: what is kept may take part in a backward pass later.
                 with torch.inference_mode(False):
                     self._kept[key] = make()
         return self._kept[key]
@@ -80,12 +81,15 @@ class Affine:
 
     def rows(self, start: int, stop: int) -> Affine:
         """The map to outputs `start` to `stop` only."""
-        return Affine(
+        part = Affine(
             *(
                 tensor if tensor is None else tensor[start:stop]
                 for tensor in (self.weight, self.weight_var, self.bias, self.bias_var)
             )  # type: ignore[arg-type]
         )
+        if self.weight_var is not None:
+            part._kept["second moment"] = self.second_moment()[start:stop]
+        return part
 
     def __call__(self, x: Tensor | Moments, weighted_sum: WeightedSum = F.linear) -> Any:
         """(*batch, I) -> (*batch, O).

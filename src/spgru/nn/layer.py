@@ -69,9 +69,16 @@ class Layer(nn.Module):
         self._factory = {"device": device, "dtype": dtype}
         self._records: list[Record] | None = None
         self._frozen: dict[str, tuple[list[Any], list[Any], Affine]] = {}
+        self._captured: list[Affine] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_frozen": {}}
+        return {**self.__dict__, "_frozen": {}, "_captured": []}
+
+    def _apply(self, *arguments: Any, **options: Any) -> Self:
+        """Moved or cast, and what was kept for the old weights let go."""
+        self._frozen.clear()
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        return self
 
     def _add_weight(self, name: str, shape: tuple[int, ...], fan_in: int, bound: float) -> None:
         weight = Weight(
@@ -108,7 +115,9 @@ class Layer(nn.Module):
             self._frozen.pop(weight, None)
             return Affine.of(self._value(weight), self._value(bias))
         # The parameters themselves are kept too: another one may come to lie at the same address.
-        state = [(parameter.data_ptr(), parameter._version) for parameter in parameters]
+        state: list[Any] = [(p.data_ptr(), p._version) for p in parameters]
+        # Under autocast what is kept may have another dtype.
+        state.append(torch.is_autocast_enabled(parameters[0].device.type))
         kept = self._frozen.get(weight)
         is_valid = (
             kept is not None
@@ -119,6 +128,9 @@ class Layer(nn.Module):
             # Nothing is computed before the graph runs: what is made here must not be kept.
             if kept is None or not is_valid:
                 return Affine.of(self._value(weight), self._value(bias))
+            # The graph knows addresses only: what it reads has to live as long as the layer.
+            if not any(affine is kept[2] for affine in self._captured):
+                self._captured.append(kept[2])
             return kept[2].copy()
         if kept is None or not is_valid:
             # Outside inference mode, so that it may take part in a backward pass later.

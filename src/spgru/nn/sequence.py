@@ -90,8 +90,8 @@ class Recurrent(Layer):
     The arguments before `device` are those of `torch.nn`; for the others see `spgru.nn.Layer`.
 
     Args:
-        backend: `"reference"`, `"triton"`, or `"auto"` for the fastest that supports the case;
-            see `spgru.recurrent.backend`
+        backend: `"reference"`, `"triton"` (GPUs), `"compiled"` (CPUs), or `"auto"` for the fastest
+            that supports the case; see `spgru.recurrent.backend`
     """
 
     gates: int

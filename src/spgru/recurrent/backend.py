@@ -1,10 +1,10 @@
 """Which implementation runs a layer over time.
 
-`"reference"` is `scan`, which does everything and runs everywhere. `"triton"` is one kernel a step
-for GPUs, `"compiled"` the same in C for CPUs, compiled when first needed. `"auto"` takes the
-fastest that supports the case; a backend asked for by name is obeyed or refused. Where neurons are
-recorded there is no choice to make: that is the reference's work. So are plain numbers (weights
-drawn or held at their means), but for the GRU on a GPU, which has a kernel.
+`"reference"` is `scan`, which does everything and runs everywhere. `"triton"` is one kernel for
+all steps, or one a step, for GPUs; `"compiled"` is C for CPUs, compiled when first needed. `"auto"`
+takes the fastest that supports the case; a backend asked for by name is obeyed or refused. Where
+neurons are recorded there is no choice to make: that is the reference's work. So are plain numbers
+(weights drawn or held at their means), but for the GRU on a GPU, which has a kernel.
 
 Kernels give first derivatives. For second ones use `backend="reference"`.
 """

@@ -16,7 +16,7 @@ import triton.language as tl
 from spgru.functional import activation
 from spgru.functional.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
 
-__all__ = ["logistic", "logistic_with_slopes"]
+__all__ = ["logistic", "logistic_with_slopes", "uncentred_logistic"]
 
 _COSH = tl.constexpr(COSH)
 _COSH_SLOPE = tl.constexpr(COSH_SLOPE)
@@ -34,6 +34,12 @@ _STEP_WEIGHTS = tl.constexpr(activation._STEP_WEIGHTS)
 _SLOPE_WEIGHTS = tl.constexpr(activation._SLOPE_WEIGHTS)
 _COUNT = tl.constexpr(len(activation._WIDTHS))
 _ROOT_PI = tl.constexpr(1 / math.sqrt(math.pi))
+
+
+@triton.jit
+def _least(a, b):
+    """The smaller one, and NaN where there is one: a GPU's own minimum would drop it."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -61,7 +67,7 @@ def _tanh_half(x):
 
 @triton.jit
 def _near(mean, var):
-    """Centred mean and variance for var <= 1, by quadrature.
+    """T, E and the variance for var <= 1, by quadrature; the centred mean is T (1/2 - E).
 
     With T = tanh(mean / 2), g = sigmoid'(mean), and at every node c = cosh(d) - 1 and
     k = 1 / (1 + 2 g c), the mean of the even parts is -T E with E = g sum w c k, and the second
@@ -81,14 +87,14 @@ def _near(mean, var):
         even += _NODE_WEIGHTS[i] * c * kept
         second += _NODE_WEIGHTS[i] * kept * kept * c * (2 + c * both)
     even *= g
-    return t * (0.5 - even), g * g * second - t * t * even * even
+    return t, even, g * g * second - t * t * even * even
 
 
 @triton.jit
 def _far(mean, var):
-    """Centred mean and variance for var >= 1, by the mixture."""
+    """min(E sigmoid(X), 1 - E sigmoid(X)) and the variance for var >= 1, by the mixture."""
     extra = var - _HANDOVER
-    distance = tl.minimum(tl.abs(mean), _FARTHEST * tl.sqrt(extra + _WIDEST))
+    distance = _least(tl.abs(mean), _FARTHEST * tl.sqrt(extra + _WIDEST))
     tail = tl.zeros(mean.shape, tl.float32)
     slope = tl.zeros(mean.shape, tl.float32)
     for k in tl.static_range(_COUNT):
@@ -97,21 +103,35 @@ def _far(mean, var):
         bell = tl.exp(-scaled * scaled)
         tail += 0.5 * _STEP_WEIGHTS[k] * bell * _scaled_erfc(scaled)
         slope += _SLOPE_WEIGHTS[k] * _ROOT_PI * bell * root
-    centred = 0.5 - tail
-    return tl.where(mean > 0, centred, -centred), tail * (1 - tail) - slope
+    return tail, tail * (1 - tail) - slope
 
 
 @triton.jit
 def logistic(mean, var):
     """E sigmoid(X) - 1/2 and Var sigmoid(X) for X ~ N(mean, var), float32."""
-    centred, result = _near(mean, tl.minimum(var, _HANDOVER))
+    t, even, result = _near(mean, _least(var, _HANDOVER))
+    centred = t * (0.5 - even)
     is_far = var > _HANDOVER
     # Mostly no variance is large, and then a whole block saves half the work.
     if tl.max(is_far.to(tl.int32)) > 0:
-        far_centred, far_result = _far(mean, tl.maximum(var, _HANDOVER))
-        centred = tl.where(is_far, far_centred, centred)
+        tail, far_result = _far(mean, tl.maximum(var, _HANDOVER))
+        centred = tl.where(is_far, tl.where(mean > 0, 0.5 - tail, tail - 0.5), centred)
         result = tl.where(is_far, far_result, result)
     return centred, result
+
+
+@triton.jit
+def uncentred_logistic(mean, var):
+    """E sigmoid(X) and Var sigmoid(X): `logistic` that keeps its digits for very negative means."""
+    t, even, result = _near(mean, _least(var, _HANDOVER))
+    e = tl.exp(-tl.abs(mean))
+    value = tl.where(mean > 0, 1.0, e) / (1 + e) - t * even
+    is_far = var > _HANDOVER
+    if tl.max(is_far.to(tl.int32)) > 0:
+        tail, far_result = _far(mean, tl.maximum(var, _HANDOVER))
+        value = tl.where(is_far, tl.where(mean > 0, 1 - tail, tail), value)
+        result = tl.where(is_far, far_result, result)
+    return value, result
 
 
 @triton.jit
@@ -168,7 +188,7 @@ def _near_slopes(mean, var):
 def _far_slopes(mean, var):
     """`_far`, and the derivatives of both by mean and by variance, in this order."""
     extra = var - _HANDOVER
-    distance = tl.minimum(tl.abs(mean), _FARTHEST * tl.sqrt(extra + _WIDEST))
+    distance = _least(tl.abs(mean), _FARTHEST * tl.sqrt(extra + _WIDEST))
     tail = tl.zeros(mean.shape, tl.float32)
     tail_rise = tl.zeros(mean.shape, tl.float32)
     tail_by_var = tl.zeros(mean.shape, tl.float32)
@@ -202,7 +222,7 @@ def logistic_with_slopes(mean, var):
     Returns:
         centred, variance, centred by mean, centred by var, variance by mean, variance by var
     """
-    a, b, a_m, a_v, b_m, b_v = _near_slopes(mean, tl.minimum(var, _HANDOVER))
+    a, b, a_m, a_v, b_m, b_v = _near_slopes(mean, _least(var, _HANDOVER))
     is_far = var > _HANDOVER
     if tl.max(is_far.to(tl.int32)) > 0:
         far = _far_slopes(mean, tl.maximum(var, _HANDOVER))

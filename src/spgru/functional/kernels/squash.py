@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spgru.functional.kernels.logistic import logistic
+from spgru.functional.kernels.logistic import logistic, uncentred_logistic
 
 __all__ = ["squash"]
 
@@ -24,8 +24,8 @@ def _squash(mean, var, new_mean, new_var, count, is_tanh: tl.constexpr, block: t
         tl.store(new_mean + at, 2 * centred, mask)
         tl.store(new_var + at, 4 * w, mask)
     else:
-        centred, w = logistic(m, v)
-        tl.store(new_mean + at, centred + 0.5, mask)
+        value, w = uncentred_logistic(m, v)
+        tl.store(new_mean + at, value, mask)
         tl.store(new_var + at, w, mask)
 
 

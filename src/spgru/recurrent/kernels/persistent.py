@@ -6,9 +6,9 @@ since the next products read what all have written. Backward likewise with the g
 products.
 
 Nothing is launched between steps, and what bounds a step is how fast weights and state come out of
-the level-2 cache. Blocks are chosen for the fewest such bytes; where they would not all fit on the
-chip at once, waiting for one another is not possible and `spgru.recurrent.kernels.scan` launches
-every step.
+the level-2 cache, and then how fast a program multiplies; blocks are chosen for both. Where they
+would not all fit on the chip at once, waiting for one another is not possible and
+`spgru.recurrent.kernels.scan` launches every step.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ def _forward(
                 )  # fmt: skip
             block += programs
         k += 1
-        _meet(arrived, (k + 1) * programs)
+        if k < steps:
+            _meet(arrived, (k + 1) * programs)
 
 
 @triton.jit
@@ -265,8 +266,9 @@ def _backward(
                     carried_mean, carried_var, row, unit, (row < rows) & (unit < size), size,
                 )  # fmt: skip
             block += programs
-        _meet(arrived, (steps - k) * programs)
         k -= 1
+        if k >= -1:
+            _meet(arrived, (steps - 1 - k) * programs)
 
 
 class Persistent:
@@ -294,8 +296,8 @@ class Persistent:
         plan: Plan, inner: int, order: range, rows: int, size: int, p_step: int | None = None,
     ) -> None:  # fmt: skip
         assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
-        exact = torch.get_float32_matmul_precision() == "highest"
-        # The launch is refused, not stuck, where other work leaves no room for all programs.
+        exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
+        # All programs start together or not at all: none waits for one that cannot come.
         options = {} if plan.programs == 1 else {"launch_cooperative_grid": True}
         arrived = torch.zeros(1, dtype=torch.int32, device=device)
         with torch.cuda.device_of(arrived):

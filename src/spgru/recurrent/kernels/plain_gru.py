@@ -19,7 +19,7 @@ from spgru.recurrent.kernels.products import (
     Product,
     as_rows,
     product_dtype,
-    refuse_second_derivatives,
+    refuse_what_kernels_cannot,
     result_dtype,
     sum_of_rows,
 )
@@ -112,7 +112,7 @@ class _PlainGruScan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, out: Tensor) -> Any:
-        refuse_second_derivatives()
+        refuse_what_kernels_cannot(out)
         x, states, operand, weight, bias, *products = ctx.saved_tensors
         product, order, out = ctx.product, ctx.order, as_rows(out)
         size = states.shape[-1]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 __all__ = [
     "Convolution", "Matrix", "PackedMatrix", "Product", "add_bias", "as_rows", "product_dtype",
-    "refuse_second_derivatives", "result_dtype", "sum_of_rows",
+    "refuse_what_kernels_cannot", "result_dtype", "sum_of_rows",
 ]  # fmt: skip
 
 
@@ -125,8 +125,13 @@ def as_rows(x: Tensor) -> Tensor:
     return x.resolve_neg().contiguous()
 
 
-def refuse_second_derivatives() -> None:
-    """To be called by a backward pass, where gradients are enabled for a second one to come."""
+def refuse_what_kernels_cannot(*gradients: Tensor) -> None:
+    """To be called by a backward pass: no second one to come, and one gradient at a time."""
+    if any(map(torch._C._functorch.is_legacy_batchedtensor, gradients)):
+        raise RuntimeError(
+            "kernels take one gradient at a time; build the layer with backend='reference' for "
+            "batched ones (is_grads_batched=True, vectorize=True)"
+        )
     if torch.is_grad_enabled():
         raise RuntimeError(
             "kernels give first derivatives only; build the layer with backend='reference' to "

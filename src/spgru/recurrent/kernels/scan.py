@@ -20,7 +20,7 @@ from spgru.recurrent.kernels.products import (
     Product,
     as_rows,
     product_dtype,
-    refuse_second_derivatives,
+    refuse_what_kernels_cannot,
     result_dtype,
     sum_of_rows,
 )
@@ -83,7 +83,7 @@ def _run(
     rows = state[0].numel() // size
     rounded = low != torch.float32
     room = steps + 1, *state[0].shape[:-1]
-    states = state[0].new_empty(len(state), *room, size).unbind(0)
+    states = tuple(part.new_empty(*room, size) for part in state)
     operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
     operands = states[0].new_empty(*room, 2 * size, dtype=low)
     plan = _plan(cell, product, rows, size, weight)
@@ -125,7 +125,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final: Tensor) -> Any:
-        refuse_second_derivatives()
+        refuse_what_kernels_cannot(out_mean, out_var, *final)
         x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *rest = ctx.saved_tensors
         states, products = rest[: ctx.states], rest[ctx.states :]
         cell, product, order = ctx.cell, ctx.product, ctx.order
@@ -185,6 +185,8 @@ def _plan(cell: Cell, product: Product, rows: int, size: int, weight: Tensor) ->
     """How all steps fit into one kernel, None where they do not: then each has its own."""
     if cell.persistent is None or not isinstance(product, Matrix):
         return None
+    if weight.dtype == torch.bfloat16 and not weight.is_cuda:
+        return None  # Triton's interpreter multiplies the bits of bfloat16
     if rows > _FEW_ROWS and weight.is_cuda and torch.cuda.is_current_stream_capturing():
         return None  # launches cost nothing in a graph, and a library's products are better then
     return cell.persistent.plan(rows, size, weight.device)
@@ -269,7 +271,8 @@ def kernel_scan(
     """
     low, steps = product_dtype(hidden.weight), inputs.shape[0]
     order = range(steps - 1, -1, -1) if reverse else range(steps)
-    weights = hidden.weight.to(low), hidden.joined(low)
+    weight = hidden.keep(("weight", low), lambda: hidden.weight.to(low))
+    weights = weight, hidden.joined(low)
     biases = hidden.bias, hidden.bias_var
     rows = state[0].mean.numel() // state[0].shape[-1]
     prepared = hidden.keep(
@@ -286,9 +289,12 @@ def kernel_scan(
     dtype = result_dtype(hidden.weight)
     if not keep:
         states = _run(cell, product, order, False, *arguments)[1]
-        mean, var = (part[1:].flip(0) if reverse else part[1:] for part in states[:2])
+        # Detached, because torch lets nobody write to a view that was made without gradients.
+        mean, var = (part[1:].flip(0) if reverse else part[1:].detach() for part in states[:2])
         last = torch.stack([part[-1] for part in states]).to(dtype)
-        return Moments(mean, var).to(dtype), tuple(Moments(*pair) for pair in last.split(2))
+        ends = [last[k].detach() for k in range(len(states))]
+        pairs = tuple(Moments(*ends[k : k + 2]) for k in range(0, len(ends), 2))
+        return Moments(mean, var).to(dtype), pairs
     mean, var, *others = _Scan.apply(cell, product, order, *arguments)
     output = Moments(mean, var).to(dtype)
     end = output[0 if reverse else -1]
