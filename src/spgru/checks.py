@@ -32,10 +32,15 @@ def set_value_checks(mode: Mode) -> None:
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether Python may branch on values: eagerly on the CPU, not while compiling or in vmap."""
+    return tensor.device.type == "cpu" and not _is_recorded() and not _is_wrapped(tensor)
+
+
+def _is_recorded() -> bool:
+    """Whether operations are written down to be run again with other values."""
     return (
-        tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not _is_wrapped(tensor)
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
     )
 
 
@@ -53,9 +58,7 @@ def is_transformed(*values: Any) -> bool:
     """Whether something looks on that does not see through our kernels."""
     parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
     return (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        _is_recorded()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
         or any(part is not None and type(part) not in (Tensor, nn.Parameter) for part in parts)
@@ -64,7 +67,7 @@ def is_transformed(*values: Any) -> bool:
 
 def values_are_checked(tensor: Tensor) -> bool:
     if _mode == "always":
-        return not torch.compiler.is_compiling() and not _is_wrapped(tensor)
+        return not _is_recorded() and not _is_wrapped(tensor)
     return _mode == "auto" and is_readable(tensor)
 
 
