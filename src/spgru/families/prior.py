@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from spgru.checks import check_choice
 from spgru.families.base import Family
@@ -45,7 +46,13 @@ class Prior:
     def moments(self, fan_in: int, like: Moments) -> Moments:
         """The prior of a weight with `fan_in` inputs, shaped like `like`."""
         factor = get(self.family).fan_in_scale(fan_in) if self.scale == "fan_in" else 1.0
-        mean = torch.full_like(like.mean, self.mean * factor)
+
+        def everywhere(value: float) -> Tensor:
+            # One number in memory, not one for every weight.
+            one = torch.full((), value, dtype=like.dtype, device=like.device)
+            return one.expand(like.shape)
+
+        mean = everywhere(self.mean * factor)
         if self.std is None:
             return Moments(mean, mean)
-        return Moments(mean, torch.full_like(mean, (self.std * factor) ** 2))
+        return Moments(mean, everywhere((self.std * factor) ** 2))
