@@ -514,3 +514,23 @@ def test_batched_gradients_are_refused_in_a_sentence(backend: Any) -> None:
     x = torch.randn(2, 1, 3, device=DEVICE)
     with pytest.raises(RuntimeError, match="one gradient at a time"):
         torch.autograd.functional.jacobian(lambda v: layer(v)[0].mean, x, vectorize=True)
+
+
+@pytest.mark.parametrize("too_large", ["both", "backward"])
+def test_a_chip_that_is_too_small_launches_every_step(
+    too_large: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = spgru.GRU(3, 16, backend="triton", device=DEVICE)
+    truth = spgru.GRU(3, 16, backend="reference", dtype=torch.float64, device=DEVICE)
+    truth.load_state_dict(layer.state_dict())
+    names = ["forward", "backward"] if too_large == "both" else ["backward"]
+    for name in names:
+        monkeypatch.setattr(
+            f"spgru.recurrent.kernels.persistent.Persistent.{name}", lambda *_, **__: False
+        )
+    x = torch.randn(3, 2, 3, device=DEVICE)
+    for module in (layer, truth):
+        output, _ = module(x.to(next(module.parameters()).dtype))
+        (output.mean.sum() + 10 * output.var.sum()).backward()
+    for found, exact in zip(layer.parameters(), truth.parameters(), strict=True):
+        assert (found.grad - exact.grad).norm() / exact.grad.norm() < 2e-6

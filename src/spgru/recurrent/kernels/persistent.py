@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from spgru.recurrent.kernels.layout import load_unit, store_gate, store_state
 
@@ -272,7 +273,7 @@ def _backward(
 
 
 class Persistent:
-    """Both kernels for one cell."""
+    """Both kernels for one cell. They answer whether the chip could run them."""
 
     def __init__(self, forward: Any, backward: Any, gates: int) -> None:
         self._steps, self._gates = (forward, backward), gates
@@ -280,35 +281,39 @@ class Persistent:
     def plan(self, rows: int, size: int, device: torch.device) -> Plan | None:
         return make_plan(rows, size, self._gates, device)
 
-    def forward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> None:
+    def forward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
         """Tensors as those of `_forward`, up to `arrived`."""
         columns = triton.next_power_of_2(self._gates) * _UNITS
         inner = _inner(weight, plan.rows, columns)
-        self._launch(_forward, self._steps[0], tensors, weight.device, plan, inner, **sizes)
+        return self._launch(_forward, self._steps[0], tensors, weight.device, plan, inner, **sizes)
 
-    def backward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> None:
+    def backward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
         """Tensors as those of `_backward`, up to `arrived`."""
         inner = _inner(weight, plan.rows, _UNITS)
-        self._launch(_backward, self._steps[1], tensors, weight.device, plan, inner, **sizes)
+        return self._launch(_backward, self._steps[1], tensors, weight.device, plan, inner, **sizes)
 
     def _launch(
         self, kernel: Any, step: Any, tensors: tuple[Tensor | None, ...], device: torch.device,
         plan: Plan, inner: int, order: range, rows: int, size: int, p_step: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> bool:  # fmt: skip
         assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
         exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
         # All programs start together or not at all: none waits for one that cannot come.
         options = {} if plan.programs == 1 else {"launch_cooperative_grid": True}
         arrived = torch.zeros(1, dtype=torch.int32, device=device)
-        with torch.cuda.device_of(arrived):
-            kernel[(plan.programs,)](
-                *tensors, arrived, len(order), order.start, order.step, rows,
-                *(() if p_step is None else (p_step,)),
-                size=size, gates=self._gates, step=step,
-                block_rows=plan.rows, units=_UNITS, inner=inner,
-                precision="ieee" if exact else "tf32",
-                num_warps=_WARPS, num_stages=_STAGES, **options,
-            )  # fmt: skip
+        try:
+            with torch.cuda.device_of(arrived):
+                kernel[(plan.programs,)](
+                    *tensors, arrived, len(order), order.start, order.step, rows,
+                    *(() if p_step is None else (p_step,)),
+                    size=size, gates=self._gates, step=step,
+                    block_rows=plan.rows, units=_UNITS, inner=inner,
+                    precision="ieee" if exact else "tf32",
+                    num_warps=_WARPS, num_stages=_STAGES, **options,
+                )  # fmt: skip
+        except OutOfResources:
+            return False
+        return True
 
 
 def _inner(weight: Tensor, rows: int, columns: int) -> int:

@@ -87,22 +87,23 @@ def _run(
     operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
     operands = states[0].new_empty(*room, 2 * size, dtype=low)
     plan = _plan(cell, product, rows, size, weight)
-    if plan is None:
-        products = _forward_by_step(
-            cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
-            (bias, bias_var), state, states, operand, operands,
+    if plan is not None:
+        shape = steps if keep else 1, *x_mean.shape[1:]
+        products = [x_mean.new_empty(shape, dtype=low) for _ in range(2)]
+        no_cell = () if cell.has_cell else (None, None)
+        fits = cell.persistent.forward(
+            x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
+            *state, *no_cell, *states, *no_cell, operand if rounded else None, operands,
+            plan=plan, order=order, rows=rows, size=size, weight=weight,
+            p_step=products[0][0].numel() if keep else 0,
         )  # fmt: skip
-        return plan, states, operand, operands, products
-    shape = steps if keep else 1, *x_mean.shape[1:]
-    products = [x_mean.new_empty(shape, dtype=low) for _ in range(2)]
-    no_cell = () if cell.has_cell else (None, None)
-    cell.persistent.forward(
-        x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
-        *state, *no_cell, *states, *no_cell, operand if rounded else None, operands,
-        plan=plan, order=order, rows=rows, size=size, weight=weight,
-        p_step=products[0][0].numel() if keep else 0,
+        if fits:
+            return plan, states, operand, operands, products
+    products = _forward_by_step(
+        cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
+        (bias, bias_var), state, states, operand, operands,
     )  # fmt: skip
-    return plan, states, operand, operands, products
+    return None, states, operand, operands, products
 
 
 class _Scan(torch.autograd.Function):
@@ -145,17 +146,20 @@ class _Scan(torch.autograd.Function):
         # own gradient from outside is that of its last value.
         carried = [as_rows(grad).clone() for grad in final]
         carried = carried or [torch.zeros_like(part[0]) for part in states]
+        fits = False
         if ctx.plan is not None:
             by_product = torch.zeros_like(states[0][0])
             by_products = torch.zeros_like(operands[0], dtype=torch.float32)
-            cell.persistent.backward(
+            fits = cell.persistent.backward(
                 x_mean, x_var, *products, bias, bias_var,
                 *states, *(() if cell.has_cell else (None, None)), out_mean, out_var,
                 weight, weights, by_product, by_products, *x_grads,
                 *((None, None) if shared else p_grads), *carried,
                 plan=ctx.plan, order=order, rows=rows, size=size, weight=weight,
             )  # fmt: skip
-        else:
+            if not fits:
+                products = [part for pair in zip(*products, strict=True) for part in pair]
+        if not fits:
             by_product, by_products = _backward_by_step(
                 cell, product, order, (x_mean, x_var), products, (weight, weights),
                 (bias, bias_var), states, operand, operands, (out_mean, out_var),
