@@ -119,3 +119,17 @@ def test_plain_tensors_give_the_mean_of_certain_moments(name: str) -> None:
     moments: Moments = function(*map(certain, values), *extra)
     torch.testing.assert_close(moments.mean, plain)
     assert (moments.var == 0).all()
+
+
+def test_what_a_map_keeps_still_learns() -> None:
+    """Used without gradients first, it must not lose them for later."""
+    mean, var = torch.randn(3, 4, requires_grad=True), torch.rand(3, 4, requires_grad=True)
+    affine = F.Affine.of(Moments(mean, var))
+    x = Moments(torch.randn(2, 4), torch.rand(2, 4))
+    with torch.no_grad():
+        affine(x)
+    affine(x).var.sum().backward()
+    assert mean.grad is not None
+    assert mean.grad.any()
+    expected = (x.mean**2 + x.var).sum(0).expand(3, 4)
+    assert torch.allclose(var.grad, expected)

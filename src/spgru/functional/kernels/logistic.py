@@ -16,7 +16,7 @@ import triton.language as tl
 from spgru.functional import activation
 from spgru.functional.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
 
-__all__ = ["logistic", "logistic_with_slopes", "uncentred_logistic"]
+__all__ = ["logistic", "logistic_with_slopes"]
 
 _COSH = tl.constexpr(COSH)
 _COSH_SLOPE = tl.constexpr(COSH_SLOPE)
@@ -107,29 +107,25 @@ def _far(mean, var):
 
 
 @triton.jit
-def logistic(mean, var):
-    """E sigmoid(X) - 1/2 and Var sigmoid(X) for X ~ N(mean, var), float32."""
+def logistic(mean, var, centred: tl.constexpr = True):
+    """E sigmoid(X) and Var sigmoid(X) for X ~ N(mean, var), float32.
+
+    Args:
+        centred: the mean less 1/2, as gates and tanh want it; without, very small means keep their
+            digits
+    """
     t, even, result = _near(mean, _least(var, _HANDOVER))
-    centred = t * (0.5 - even)
+    if centred:
+        value = t * (0.5 - even)
+    else:
+        e = tl.exp(-tl.abs(mean))
+        value = tl.where(mean > 0, 1.0, e) / (1 + e) - t * even
     is_far = var > _HANDOVER
     # Mostly no variance is large, and then a whole block saves half the work.
     if tl.max(is_far.to(tl.int32)) > 0:
         tail, far_result = _far(mean, tl.maximum(var, _HANDOVER))
-        centred = tl.where(is_far, tl.where(mean > 0, 0.5 - tail, tail - 0.5), centred)
-        result = tl.where(is_far, far_result, result)
-    return centred, result
-
-
-@triton.jit
-def uncentred_logistic(mean, var):
-    """E sigmoid(X) and Var sigmoid(X): `logistic` that keeps its digits for very negative means."""
-    t, even, result = _near(mean, _least(var, _HANDOVER))
-    e = tl.exp(-tl.abs(mean))
-    value = tl.where(mean > 0, 1.0, e) / (1 + e) - t * even
-    is_far = var > _HANDOVER
-    if tl.max(is_far.to(tl.int32)) > 0:
-        tail, far_result = _far(mean, tl.maximum(var, _HANDOVER))
-        value = tl.where(is_far, tl.where(mean > 0, 1 - tail, tail), value)
+        low: tl.constexpr = -0.5 if centred else 0.0
+        value = tl.where(is_far, tl.where(mean > 0, 1 + low - tail, low + tail), value)
         result = tl.where(is_far, far_result, result)
     return value, result
 

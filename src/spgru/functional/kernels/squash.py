@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spgru.functional.kernels.logistic import logistic, uncentred_logistic
+from spgru.functional.kernels.logistic import logistic
 
 __all__ = ["squash"]
 
@@ -24,7 +24,7 @@ def _squash(mean, var, new_mean, new_var, count, is_tanh: tl.constexpr, block: t
         tl.store(new_mean + at, 2 * centred, mask)
         tl.store(new_var + at, 4 * w, mask)
     else:
-        value, w = uncentred_logistic(m, v)
+        value, w = logistic(m, v, centred=False)
         tl.store(new_mean + at, value, mask)
         tl.store(new_var + at, w, mask)
 

@@ -27,7 +27,7 @@ from spgru.recurrent.kernels.layout import load_unit, store_gate, store_state
 __all__ = ["Persistent"]
 
 _UNITS, _WARPS, _STAGES = 16, 8, 3
-# What one nanosecond of an H200 gives, as measured; only the ratio matters: bytes from the level-2
+# What one nanosecond of an H200 gives, roughly; only the ratio matters: bytes from the level-2
 # cache to all multiprocessors together, and multiplications on one of them, in TF32.
 _BYTES, _MULTIPLICATIONS = 5000.0, 250.0
 

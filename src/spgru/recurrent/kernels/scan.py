@@ -28,7 +28,7 @@ from spgru.recurrent.kernels.products import (
 __all__ = ["Cell", "kernel_scan"]
 
 
-_FEW_ROWS = 64
+_SMALL = 2**15
 
 Pair = tuple[Tensor, Tensor]
 """Of the mean, and of the variance or of [mean^2, var]."""
@@ -191,8 +191,8 @@ def _plan(cell: Cell, product: Product, rows: int, size: int, weight: Tensor) ->
         return None
     if weight.dtype == torch.bfloat16 and not weight.is_cuda:
         return None  # Triton's interpreter multiplies the bits of bfloat16
-    if rows > _FEW_ROWS and weight.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None  # launches cost nothing in a graph, and a library's products are better then
+    if rows * size > _SMALL and weight.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None  # launches cost nothing in a graph, and a library's large products are better
     return cell.persistent.plan(rows, size, weight.device)
 
 
