@@ -154,6 +154,7 @@ def test_devices_agree_to_the_last_bit(dtype, options):
 
 
 @cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_the_host_never_waits_for_the_device():
     data = MovingMNIST(16, noise=0.2, device="cuda")
     data.batch(0)  # the first call sets up pinned memory, for which it does wait

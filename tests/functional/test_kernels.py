@@ -55,9 +55,10 @@ def test_small_probabilities_keep_their_digits(monkeypatch: pytest.MonkeyPatch) 
             patch.setattr("spgru.functional.activation._one_kernel_does", lambda _: True)
             found = sigmoid(moments).mean
         plain = sigmoid(Moments(moments.mean.requires_grad_(), moments.var)).mean.detach()
-        # As exact as the reference is in float32, to which far tails are as far.
+        # As exact as the reference is in float32, to which far tails are as far; a GPU's exp
+        # rounds its argument, so that the error grows with it.
         error, usual = (found / expected - 1).abs(), (plain / expected - 1).abs()
-        assert (error <= 2 * usual + 2e-6).all()
+        assert (error <= 2 * usual + 2e-6 + 6e-8 * mean.abs()).all()
 
 
 def test_who_needs_a_gradient_gets_one(moments: Moments) -> None:

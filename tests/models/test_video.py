@@ -1,4 +1,4 @@
-"""Predictor, Autoencoder and Composite against the same networks in torch.nn, and against draws."""
+"""The models against the same networks in torch.nn, and against draws."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from spgru.models import (
     Autoencoder,
     Composite,
     ModelConfig,
+    NextFrame,
     Predictor,
     VideoModel,
     build,
 )
 from spgru.models.frames import from_patches, to_patches
-from spgru.objectives import Objective, bernoulli_nll
+from spgru.objectives import Objective, bernoulli_nll, expected_bernoulli_nll
 
 KINDS = [Predictor, Autoencoder, Composite]
 TINY: dict[str, Any] = {"height": 4, "width": 4}
@@ -111,6 +112,43 @@ def test_without_variance_it_is_the_network_of_torch(
         torch.testing.assert_close(loss.future, bernoulli_nll(got.future.mean, 0.5 * frames))
 
 
+@pytest.mark.parametrize(
+    "options", [v for k, v in ARCHITECTURES.items() if k != "gru, reset before"], ids=str
+)
+def test_the_next_frame_is_that_of_a_predictor_with_one_network(options: dict[str, Any]) -> None:
+    """A predictor with feedback, whose encoder and decoder have the same weights, gives the same
+    for every prefix of the sequence: after t frames its first prediction is of frame t + 1."""
+    model = NextFrame(5, dtype=torch.float64, **TINY, **options)
+    double = Predictor(5, feedback=True, dtype=torch.float64, **TINY, **options)
+    double.encoder.rnn.load_state_dict(model.future.rnn.state_dict())
+    double.future.load_state_dict(model.future.state_dict())
+    frames, after = torch.rand(3, 2, 4, 4).double(), torch.rand(3, 2, 4, 4).double()
+    # A predictor's decoder reads the last frame once more; it starts where the frames before end.
+    for steps in (1, 4):
+        state = double.encoder(frames[:-1])
+        want = double.future(state, steps, frames[-1])
+        got = model(frames, steps)
+        assert got.reconstruction is None
+        assert got.future is not None
+        torch.testing.assert_close(got.future.mean, want.mean)
+        torch.testing.assert_close(got.future.var, want.var)
+    first = model(frames[:1], 1).future
+    second = model(frames[:2], 4).future
+    assert first is not None
+    assert second is not None
+    objective = Objective("elbo", data_size=10)
+    loss = model.loss(torch.cat([frames, after]), objective)
+    rest = model(frames, 3).future
+    assert rest is not None
+    targets = [frames[1], frames[2], *after]
+    logits = [first[0], second[0], *(rest[t] for t in range(3))]
+    each = [
+        expected_bernoulli_nll(x.unsqueeze(0), y.unsqueeze(0))
+        for x, y in zip(logits, targets, strict=True)
+    ]
+    torch.testing.assert_close(loss.nll, torch.stack(each).mean())
+
+
 @pytest.mark.parametrize("feedback", [False, True], ids=["unconditioned", "feedback"])
 @pytest.mark.parametrize(
     ("options", "objective"),
@@ -122,7 +160,7 @@ def test_without_variance_it_is_the_network_of_torch(
     ids=str,
 )
 def test_gradcheck_of_the_loss(options: dict[str, Any], objective: Any, feedback: bool) -> None:
-    kind = Predictor if "num_layers" in options else Composite
+    kind = NextFrame if "num_layers" in options and feedback else Composite
     model = kind(2, feedback=feedback, dtype=torch.float64, **TINY, **options)
     frames = torch.rand(4, 2, 4, 4).double()
     names, parameters = zip(*model.named_parameters(), strict=True)
@@ -206,6 +244,8 @@ def constant_score(target: Tensor) -> Tensor:
         *((kind, {}) for kind in KINDS),
         (Predictor, {"cell": "lstm"}),
         (Predictor, {"num_layers": 2, "feedback": True}),
+        (NextFrame, {}),
+        (NextFrame, {"hidden_size": 16, **ARCHITECTURES["convolutional"]}),
         (Predictor, {"reset_after": False}),
         (Predictor, {"hidden_size": 16, **ARCHITECTURES["convolutional"]}),
         (Predictor, {"hidden_size": 16, "feedback": True, **ARCHITECTURES["convolutional"]}),
@@ -270,12 +310,12 @@ def test_patches_there_and_back() -> None:
     assert torch.equal(from_patches(patches, 2).mean, frames)
 
 
-@pytest.mark.parametrize("kind", ["predictor", "autoencoder", "composite"])
+@pytest.mark.parametrize("kind", ["predictor", "autoencoder", "composite", "next_frame"])
 def test_build_and_config_round_trip(kind: Any) -> None:
     config = ModelConfig(kind, hidden_size=3, cell="lstm", height=4, width=6, weight_std=0.01)
     model = build(config, dtype=torch.float64)
     assert model.config == config
-    assert type(model).__name__.lower() == kind
+    assert model.kind == kind
     assert next(model.parameters()).dtype == torch.float64
     again = build(model.config, dtype=torch.float64)
     again.load_state_dict(model.state_dict())

@@ -78,8 +78,18 @@ def test_the_loop_is_the_plain_loop_of_torch(tiny: Make) -> None:
         {"precision": "bfloat16", "optimizer": OptimizerConfig("adamw", weight_decay=0.1)},
         {"data": DataConfig(path="controlled", digits=1, noise=0.3)},
         {"mean_steps": 3, "optimizer": OptimizerConfig(spread_rate=5.0)},
+        {"optimizer": OptimizerConfig("muon", weight_decay=0.1)},
     ],
-    ids=["gru", "convolutional", "dropout", "deep-markov", "bfloat16-adamw", "noise", "means"],
+    ids=[
+        "gru",
+        "convolutional",
+        "dropout",
+        "deep-markov",
+        "bfloat16-adamw",
+        "noise",
+        "means",
+        "muon",
+    ],
 )
 def test_resuming_is_never_having_stopped(
     tiny: Make, newest: Newest, tmp_path: Path, changes: dict[str, Any]

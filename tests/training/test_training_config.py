@@ -103,7 +103,10 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("optimizer: {clip: none}", "optimizer.clip is the text 'none'; give a number, or null"),
         ("optimizer: {clip: 0}", "optimizer.clip is 0.0; give a positive number, or null"),
         ("optimizer: {beta2: 1}", "optimizer.beta2 is 1.0; give a number in [0, 1)"),
-        ("optimizer: {weight_decay: 0.1}", "optimizer.weight_decay is 0.1; only adamw has one"),
+        (
+            "optimizer: {weight_decay: 0.1}",
+            "optimizer.weight_decay is 0.1; only adamw and muon have one",
+        ),
         ("schedule: {warmup: 2000}", "schedule.warmup is 2000 but steps is 1000"),
         ("mean_steps: 1001", "mean_steps is 1001; give a number from 0 to steps, 1000"),
         ("model: {kind: deterministic}\nmean_steps: 5", "has no random weights; set it to 0"),

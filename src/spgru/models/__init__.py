@@ -5,7 +5,15 @@ Imported on demand (`import spgru.models`); `import spgru` leaves it alone.
 
 from spgru.models.config import ModelConfig
 from spgru.models.conv_gru import ConvGRU, ConvGRUCell
-from spgru.models.video import Autoencoder, Composite, Prediction, Predictor, VideoModel, build
+from spgru.models.video import (
+    Autoencoder,
+    Composite,
+    NextFrame,
+    Prediction,
+    Predictor,
+    VideoModel,
+    build,
+)
 
 __all__ = [
     "Autoencoder",
@@ -13,6 +21,7 @@ __all__ = [
     "ConvGRU",
     "ConvGRUCell",
     "ModelConfig",
+    "NextFrame",
     "Prediction",
     "Predictor",
     "VideoModel",

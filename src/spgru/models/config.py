@@ -10,7 +10,7 @@ from spgru.functional import Rule
 
 __all__ = ["Architecture", "CellName", "Kind", "ModelConfig"]
 
-Kind = Literal["predictor", "autoencoder", "composite"]
+Kind = Literal["predictor", "autoencoder", "composite", "next_frame"]
 Architecture = Literal["fully_connected", "convolutional"]
 CellName = Literal["gru", "lstm"]
 
@@ -21,7 +21,8 @@ class ModelConfig:
 
     Args:
         kind: `"predictor"` continues the sequence, `"autoencoder"` reconstructs it, newest frame
-            first, `"composite"` does both from one encoder
+            first, `"composite"` does both from one encoder; `"next_frame"` is a predictor whose one
+            network reads frames and goes on with its own
         architecture: `"fully_connected"`, or `"convolutional"` on patches
         height: of a frame
         width: of a frame
@@ -29,7 +30,8 @@ class ModelConfig:
         num_layers: layers of the encoder and of each decoder
         cell: `"gru"` or `"lstm"`; a convolutional model is a GRU
         reset_after: which GRU, see `spgru.GRU`
-        feedback: feed the decoder the moments of the frame it predicted last; else it gets no input
+        feedback: feed the decoder the moments of the frame it predicted last, as a `"next_frame"`
+            model always does; else it gets no input
         family: `"gaussian"`, the only one with logits of both signs
         rule: `"exact"`, or `"paper"` for the printed formulas
         weight_std: standard deviation of every weight at the start; None for a tenth of the range
@@ -77,6 +79,10 @@ class ModelConfig:
             raise ValueError("reset_after=False is a kind of GRU; use cell='gru' or leave it True")
         if self.architecture == "convolutional":
             self._check_convolutional()
+
+    @property
+    def feeds_back(self) -> bool:
+        return self.feedback or self.kind == "next_frame"
 
     def _check_convolutional(self) -> None:
         if self.cell != "gru":

@@ -61,6 +61,7 @@ class ConvGRUCell(Layer):
     """
 
     torch_class = nn.Module
+    gates = 3
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class ConvGRUCell(Layer):
             raise ValueError(f"kernel_size must be odd to keep the size, got {kernel_size}")
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
         self.kernel_size, self.reset_after = kernel_size, reset_after
-        rows, window = 3 * hidden_channels, (kernel_size, kernel_size)
+        rows, window = self.gates * hidden_channels, (kernel_size, kernel_size)
         # Without an input, its bias is drawn like that of the state.
         fan_ih = (in_channels or hidden_channels) * kernel_size**2
         fan_hh = hidden_channels * kernel_size**2

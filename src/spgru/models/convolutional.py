@@ -49,10 +49,10 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, **factory: Any) -> None:
         super().__init__()
-        self.feedback, self.rule = config.feedback, config.rule
+        self.feedback, self.rule = config.feeds_back, config.rule
         self.patch_size = config.patch_size
         channels = config.patch_size**2
-        self.rnn = _recurrent(config, channels if config.feedback else 0, factory)
+        self.rnn = _recurrent(config, channels if self.feedback else 0, factory)
         self.readout = Conv2d(
             config.hidden_size, channels, 1, rule=config.rule, weight_std=config.weight_std,
             **factory,
@@ -70,6 +70,11 @@ class Decoder(nn.Module):
         shape = (steps, first.shape[0], 0, *state.shape[-2:])
         nothing = torch.zeros(shape, dtype=first.dtype, device=first.device)
         return self._read_out(self.rnn(nothing, state)[0])
+
+    def read(self, frames: Tensor | Moments) -> tuple[Moments, Moments]:
+        """With feedback: the logits of the frame after each of (T, B, height, width), the state."""
+        hidden, state = self.rnn(to_patches(frames, self.patch_size))
+        return self._read_out(hidden), state
 
     def _read_out(self, hidden: Moments) -> Moments:
         """(T, B, channels, rows, columns) -> (T, B, height, width)"""

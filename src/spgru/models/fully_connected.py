@@ -47,10 +47,10 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, **factory: Any) -> None:
         super().__init__()
-        self.feedback, self.rule = config.feedback, config.rule
+        self.feedback, self.rule = config.feeds_back, config.rule
         self.height, self.width = config.height, config.width
         pixels = config.height * config.width
-        self.rnn = _recurrent(config, pixels if config.feedback else 1, factory)
+        self.rnn = _recurrent(config, pixels if self.feedback else 1, factory)
         self.readout = Linear(
             config.hidden_size, pixels, rule=config.rule, weight_std=config.weight_std, **factory
         )
@@ -62,20 +62,27 @@ class Decoder(nn.Module):
             state: of the encoder
             first: (B, height, width), the frame before the first one, read with feedback only
         """
-        batch = first.shape[0]
         if self.feedback:
-            logits = self._feed_back(state, steps, flatten(first))
-        else:
-            nothing = torch.zeros(steps, batch, 1, dtype=first.dtype, device=first.device)
-            logits = self.readout(self.rnn(nothing, state)[0])
-        return logits.reshape(steps, batch, self.height, self.width)
+            return self._feed_back(state, steps, first)
+        nothing = torch.zeros(steps, first.shape[0], 1, dtype=first.dtype, device=first.device)
+        return self._read_out(self.rnn(nothing, state)[0])
 
-    def _feed_back(self, state: Any, steps: int, x: Tensor | Moments) -> Moments:
+    def read(self, frames: Tensor | Moments) -> tuple[Moments, Any]:
+        """With feedback: the logits of the frame after each of (T, B, height, width), the state."""
+        hidden, state = self.rnn(flatten(frames))
+        return self._read_out(hidden), state
+
+    def _read_out(self, hidden: Moments) -> Moments:
+        """(*batch, H) -> (*batch, height, width)"""
+        pixels: Moments = self.readout(hidden)
+        return pixels.reshape(*hidden.shape[:-1], self.height, self.width)
+
+    def _feed_back(self, state: Any, steps: int, frame: Tensor | Moments) -> Moments:
         outputs: list[Moments] = []
-        dtype = x.dtype
+        dtype = frame.dtype
         for _ in range(steps):
-            hidden, state = self.rnn.step(x, state)
-            outputs.append(logits := self.readout(hidden))
+            hidden, state = self.rnn.step(flatten(frame), state)
+            outputs.append(logits := self._read_out(hidden))
             # Under autocast the product comes back in 16 bits.
-            x = sigmoid(logits, self.rule).to(dtype)
+            frame = sigmoid(logits, self.rule).to(dtype)
         return stack(outputs)

@@ -1,4 +1,4 @@
-"""`Predictor`, `Autoencoder` and `Composite`: sequences of frames in, sequences of frames out."""
+"""`Predictor`, `Autoencoder`, `Composite`, `NextFrame`: frames in, frames out."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from spgru.functional import Rule, sigmoid
 from spgru.models import convolutional, fully_connected
 from spgru.models.config import Architecture, CellName, Kind, ModelConfig
 from spgru.models.frames import check_frames, split_halves
-from spgru.moments import Moments
+from spgru.moments import Moments, cat
 from spgru.nn import Layer
 from spgru.objectives import Loss, Objective
 
-__all__ = ["Autoencoder", "Composite", "Prediction", "Predictor", "VideoModel", "build"]
+__all__ = [
+    "Autoencoder", "Composite", "NextFrame", "Prediction", "Predictor", "VideoModel", "build",
+]  # fmt: skip
 
 
 class Prediction(NamedTuple):
@@ -29,7 +31,7 @@ class Prediction(NamedTuple):
 
 
 class VideoModel(nn.Module, ABC):
-    """Base of the models: an encoder, and a decoder for each sequence to give.
+    """Base of the models: mostly an encoder, and a decoder for each sequence to give.
 
     The encoder's final state, mean and variance, is where a decoder starts, so uncertainty about
     the past travels into the future. For the arguments see `ModelConfig`; `config` holds them.
@@ -60,16 +62,19 @@ class VideoModel(nn.Module, ABC):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.config = config = ModelConfig(
+        self.config = ModelConfig(
             self.kind, architecture, height, width, hidden_size, num_layers, cell, reset_after,
             feedback, family, rule, weight_std, initial_logit, patch_size, kernel_size,
         )  # fmt: skip
         parts: Any = convolutional if architecture == "convolutional" else fully_connected
         factory = {"device": device, "dtype": dtype}
-        self.encoder = parts.Encoder(config, **factory)
-        for name in self.gives:
-            self.register_module(name, parts.Decoder(config, **factory))
+        self._build(parts, factory)
         self._darken()
+
+    def _build(self, parts: Any, factory: dict[str, Any]) -> None:
+        self.encoder = parts.Encoder(self.config, **factory)
+        for name in self.gives:
+            self.register_module(name, parts.Decoder(self.config, **factory))
 
     @torch.no_grad()
     def _darken(self) -> None:
@@ -100,6 +105,9 @@ class VideoModel(nn.Module, ABC):
             )
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
+        return self._predict(frames, steps)
+
+    def _predict(self, frames: Tensor | Moments, steps: int) -> Prediction:
         state = self.encoder(frames)
         future = reconstruction = None
         last = frames[-1]
@@ -147,6 +155,9 @@ class VideoModel(nn.Module, ABC):
                 "use the objective 'cross_entropy' or a positive weight_std"
             )
         seen, after = split_halves(frames, self.config.height, self.config.width)
+        return self._loss(seen, after, objective)
+
+    def _loss(self, seen: Tensor, after: Tensor, objective: Objective) -> Loss:
         future, reconstruction = self(seen)
         return objective.loss(
             self,
@@ -177,6 +188,36 @@ class Composite(VideoModel):
     gives = ("future", "reconstruction")
 
 
+class NextFrame(VideoModel):
+    """One network that knows the next frame: of the frames it sees, and then of its own.
+
+    It learns from every next frame, those of the sequence it sees included; `loss` is their mean.
+    """
+
+    kind = "next_frame"
+    gives = ("future",)
+
+    def _build(self, parts: Any, factory: dict[str, Any]) -> None:
+        self.future = parts.Decoder(self.config, **factory)
+
+    def _predict(self, frames: Tensor | Moments, steps: int) -> Prediction:
+        return Prediction(self._continue(frames, steps)[-steps:], None)
+
+    def _continue(self, frames: Tensor | Moments, steps: int) -> Moments:
+        """Logits of the frames after each of these, (T + steps - 1, B, height, width)."""
+        logits: Moments
+        logits, state = self.future.read(frames)
+        if steps == 1:
+            return logits
+        first = sigmoid(logits[-1], self.config.rule).to(frames.dtype)
+        rest: Moments = self.future(state, steps - 1, first)
+        return cat([logits, rest])
+
+    def _loss(self, seen: Tensor, after: Tensor, objective: Objective) -> Loss:
+        logits = self._continue(seen, len(after))
+        return objective.loss(self, (logits, torch.cat([seen[1:], after])), rule=self.config.rule)
+
+
 def build(
     config: ModelConfig,
     device: torch.device | str | None = None,
@@ -188,7 +229,7 @@ def build(
             f"config must be a ModelConfig, got {type(config).__name__}; "
             "from a mapping build one by ModelConfig(**mapping)"
         )
-    classes: tuple[type[VideoModel], ...] = (Predictor, Autoencoder, Composite)
+    classes: tuple[type[VideoModel], ...] = (Predictor, Autoencoder, Composite, NextFrame)
     options = {name: getattr(config, name) for name in config.__dataclass_fields__}
     kind = options.pop("kind")
     model = next(model for model in classes if model.kind == kind)

@@ -54,21 +54,23 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam, or AdamW with decay of weight matrices; variances and biases never decay.
+    """Adam, AdamW or Muon; weight matrices may decay, variances and biases never do.
 
     Args:
-        name: `"adam"` or `"adamw"`
+        name: `"adam"`, `"adamw"`, or `"muon"`: the means of recurrent weight matrices move along
+            orthogonal directions (`spgru.training.muon`), everything else as with `"adamw"`. It
+            learns in far fewer steps, and pays where a step costs more than those of its matrices
         lr: highest learning rate, see `ScheduleConfig`
         beta1: forgetting of the gradient's mean
         beta2: forgetting of its square
         eps: added to the root of the square
-        weight_decay: of `"adamw"`
+        weight_decay: of `"adamw"` and `"muon"`
         clip: largest norm of the gradient; null for none
         spread_rate: factor of the learning rate for the log-variances of weights, which have
             farther to go than means: from narrow to as wide as the prior
     """
 
-    name: Literal["adam", "adamw"] = "adam"
+    name: Literal["adam", "adamw", "muon"] = "adam"
     lr: float = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
@@ -89,7 +91,7 @@ class OptimizerConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number in [0, 1)")
         if self.name == "adam" and self.weight_decay:
-            raise ValueError(f"weight_decay is {self.weight_decay}; only adamw has one, name it")
+            raise ValueError(f"weight_decay is {self.weight_decay}; only adamw and muon have one")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip is {self.clip}; give a positive number, or null for none")
 

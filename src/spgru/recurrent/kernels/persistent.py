@@ -27,6 +27,7 @@ from spgru.recurrent.kernels.layout import load_unit, store_gate, store_state
 __all__ = ["Persistent"]
 
 _UNITS, _WARPS, _STAGES = 16, 8, 3
+_MATRICES = 2  # that are read: W and W.var
 # What one nanosecond of an H200 gives, roughly; only the ratio matters: bytes from the level-2
 # cache to all multiprocessors together, and multiplications on one of them, in TF32.
 _BYTES, _MULTIPLICATIONS = 5000.0, 250.0
@@ -57,8 +58,8 @@ def make_plan(rows: int, size: int, gates: int, device: torch.device) -> Plan | 
     plans: list[tuple[float, Plan]] = []
     for block_rows in (16, 32, 64, 128):
         blocks = -(-rows // block_rows) * across
-        # Weights of three products, and two moments of the state.
-        traffic = blocks * 4 * size * (3 * gates * _UNITS + 2 * block_rows)
+        # Weights, and two moments of the state.
+        traffic = blocks * 4 * size * (_MATRICES * gates * _UNITS + 2 * block_rows)
         work = 3 * size * triton.next_power_of_2(gates) * _UNITS * block_rows
         if blocks <= most or most == 1:
             cost = traffic / _BYTES + work / _MULTIPLICATIONS
@@ -67,13 +68,28 @@ def make_plan(rows: int, size: int, gates: int, device: torch.device) -> Plan | 
 
 
 @triton.jit
-def _meet(arrived, expected):
-    """Wait until programs have come here `expected` times in sum; what they wrote is there then."""
+def _meet(arrived, times, across):
+    """Wait until all programs with the same rows have come here so many times.
+
+    What they wrote is there then. Of other rows nobody reads anything.
+
+    Args:
+        arrived: a counter for every block of rows
+        across: programs that share rows
+    """
+    arrived += tl.program_id(0) // across
+    expected = times * tl.minimum(across, tl.num_programs(0))
     tl.debug_barrier()
     tl.atomic_add(arrived, 1, sem="release")
     while tl.atomic_add(arrived, 0, sem="acquire") < expected:
         pass
     tl.debug_barrier()
+
+
+@triton.jit
+def _second_moment(w, w_var):
+    w_mean = w.to(tl.float32)
+    return (w_mean * w_mean + w_var.to(tl.float32)).to(w.dtype)
 
 
 @triton.jit
@@ -86,9 +102,10 @@ def _multiply(
 
     Args:
         mean: (rows, H)
-        operands: (rows, 2 H), of which the second half is h.var; h^2 is quicker made than read
+        operands: (rows, 2 H), of which the second half is h.var
         weight: (gates H, H)
-        weights: (gates H, 2 H)
+        weights: (gates H, 2 H), of which the first half is W.var; squares are quicker made than
+            read
     """
     padded: tl.constexpr = triton.next_power_of_2(gates) * units
     row = (first_row + tl.arange(0, block_rows))[:, None]
@@ -108,10 +125,9 @@ def _multiply(
         var = tl.load(var_at + start, here, 0.0, cache_modifier=".cg")
         w = tl.load(weight_at + start, real, 0.0)
         w_var = tl.load(weights_at + start, real, 0.0)
-        w_second = tl.load(weights_at + size + start, real, 0.0)
         by_mean = tl.dot(h, w, by_mean, input_precision=precision)
         by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
-        by_var = tl.dot(var, w_second, by_var, input_precision=precision)
+        by_var = tl.dot(var, _second_moment(w, w_var), by_var, input_precision=precision)
     at = row * gates * size + column
     tl.store(p_mean + at, by_mean, here & real)
     tl.store(p_var + at, by_square + by_var, here & real)
@@ -138,10 +154,9 @@ def _multiply_back(
         of_var = tl.load(var_grad + grad_at + start, here, 0.0, cache_modifier=".cg")
         w = tl.load(weight_at + start * size)
         w_var = tl.load(weights_at + start * 2 * size)
-        w_second = tl.load(weights_at + start * 2 * size + size)
         by_mean = tl.dot(of_mean, w, by_mean, input_precision=precision)
         by_square = tl.dot(of_var, w_var, by_square, input_precision=precision)
-        by_var = tl.dot(of_var, w_second, by_var, input_precision=precision)
+        by_var = tl.dot(of_var, _second_moment(w, w_var), by_var, input_precision=precision)
     tl.store(by_product + row * size + unit, by_mean, here)
     both = by_products + row * 2 * size + unit
     tl.store(both, by_square, here)
@@ -211,7 +226,7 @@ def _forward(
             block += programs
         k += 1
         if k < steps:
-            _meet(arrived, (k + 1) * programs)
+            _meet(arrived, k + 1, size // units)
 
 
 @triton.jit
@@ -269,7 +284,7 @@ def _backward(
             block += programs
         k -= 1
         if k >= -1:
-            _meet(arrived, (steps - 1 - k) * programs)
+            _meet(arrived, steps - 1 - k, size // units)
 
 
 class Persistent:
@@ -300,7 +315,7 @@ class Persistent:
         exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
         # All programs start together or not at all: none waits for one that cannot come.
         options = {} if plan.programs == 1 else {"launch_cooperative_grid": True}
-        arrived = torch.zeros(1, dtype=torch.int32, device=device)
+        arrived = torch.zeros(-(-rows // plan.rows), dtype=torch.int32, device=device)
         try:
             with torch.cuda.device_of(arrived):
                 kernel[(plan.programs,)](
@@ -322,7 +337,12 @@ def _inner(weight: Tensor, rows: int, columns: int) -> int:
     size = weight.shape[-1]
     inner = min(size & -size, 128)
     # Of many rows the compiler keeps another copy in the same memory.
-    needed = (_STAGES - 1) * weight.itemsize * (2 * rows + 3 * columns) * (1 if rows < 64 else 1.6)
+    needed = (
+        (_STAGES - 1)
+        * weight.itemsize
+        * (2 * rows + _MATRICES * columns)
+        * (1 if rows < 64 else 1.6)
+    )
     while inner > 16 and inner * needed > 0.9 * room:
         inner //= 2
     return inner

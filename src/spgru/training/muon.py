@@ -1,0 +1,68 @@
+"""Muon: matrices move along orthogonal directions.
+
+`torch.optim.Muon` takes whole matrices and reads the rate on the host, which a CUDA graph forbids.
+Here a weight of several gates is as many matrices as it has gates, a filter is the matrix of its
+products, and the rate may be a tensor on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Muon", "orthogonal"]
+
+_MOMENTUM = 0.95
+# x -> a x + b x^3 + c x^5, repeated, takes every singular value in (0, 1] near 1: the coefficients
+# and the number of times are Jordan's, as in torch.optim.Muon.
+_COEFFICIENTS, _TIMES = (3.4445, -4.7750, 2.0315), 5
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """(*batch, m, n) with all singular values brought near 1 (0.7 to 1.2), in bfloat16."""
+    a, b, c = _COEFFICIENTS
+    x: Tensor = matrices.bfloat16()
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
+    for _ in range(_TIMES):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Steps of the size that Adam's have (0.2 of the rate, root mean square), all directions alike.
+
+    Args:
+        groups: parameter groups, each with `lr`, a number or a tensor, `weight_decay` and
+            `matrices`: how many are stacked along the first dimension of each parameter
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
+        super().__init__(list(groups), {"lr": 1e-3, "weight_decay": 0.0, "matrices": 1})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter] = {"momentum": torch.zeros_like(parameter)}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, group)
+
+    def _move(self, parameter: nn.Parameter, grad: Tensor, group: dict[str, Any]) -> None:
+        momentum = self.state[parameter]["momentum"]
+        momentum.mul_(_MOMENTUM).add_(grad)
+        ahead = torch.add(grad, momentum, alpha=_MOMENTUM)
+        count = group["matrices"]
+        direction = orthogonal(ahead.reshape(count, len(parameter) // count, -1))
+        size = 0.2 * math.sqrt(max(direction.shape[-2:]))
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        parameter.sub_(group["lr"] * size * direction.reshape(parameter.shape))
