@@ -27,12 +27,16 @@ from spgru.functional.kernels import squash
 from spgru.recurrent.kernels import gru, lstm, persistent, rnn, steps
 
 persistent._room = lambda device: (132, {room})
-CONSTANTS = ("size", "gates", "step", "block_rows", "units", "inner", "precision", "block")
-NUMBERS = ("steps", "first", "direction", "rows", "p_step", "count")
+CONSTANTS = (
+    "size", "gates", "step", "block_rows", "units", "inner", "precision", "block", "joined",
+)
+NUMBERS = ("steps", "first", "direction", "rows", "count")
 LOW = (
     "weight", "weights", "p_mean", "p_var", "operand", "operands", "p_mean_grad", "p_var_grad",
     "x_mean", "x_var", "x_mean_grad", "x_var_grad",
 )
+# What a forward pass alone does without.
+UNKEPT = {{torch.float32: ("p_mean", "p_var", "operands"), torch.bfloat16: ("p_mean", "p_var")}}
 
 
 def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"):
@@ -40,7 +44,7 @@ def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"
     weight = torch.empty(gates * size, size, dtype=low)
     values = dict(
         size=size, gates=gates, step=step, block_rows=rows, units=16, block=256,
-        inner=persistent._inner(weight, rows, columns), precision=precision,
+        inner=persistent._inner(weight, rows, columns), precision=precision, joined=rows == 32,
     )
     short = {{torch.float32: "*fp32", torch.bfloat16: "*bf16"}}[low]
     signature, constants = {{}}, {{}}
@@ -48,6 +52,8 @@ def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"
         absent = ("c_mean", "c_var", "new_c_mean", "new_c_var", "first_c_mean", "first_c_var")
         if name in CONSTANTS or (name in absent and not has_cell):
             signature[name], constants[(place,)] = "constexpr", values.get(name)
+        elif name in UNKEPT[low] and kernel is persistent._forward and not values["joined"]:
+            signature[name], constants[(place,)] = "constexpr", None
         elif name == "operand" and low == torch.float32:
             signature[name], constants[(place,)] = "constexpr", None
         elif name in NUMBERS:
@@ -56,7 +62,9 @@ def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"
             signature[name] = "*i32" if name == "arrived" else short if name in LOW else "*fp32"
     compiled = triton.compile(
         ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32),
-        options=dict(num_warps=persistent._WARPS, num_stages=persistent._STAGES),
+        options=dict(
+            num_warps=persistent._warps(kernel, rows), num_stages=persistent._STAGES
+        ),
     )
     assert compiled.metadata.shared <= {room}, (kernel, rows, compiled.metadata.shared)
     check_minima(compiled)

@@ -11,11 +11,10 @@ import triton.language as tl
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 from spgru.recurrent.kernels.layout import (
     incoming,
-    load_gate,
-    load_product,
+    load_gates,
+    load_state,
     load_unit,
     store_gate,
-    store_state,
 )
 from spgru.recurrent.kernels.persistent import Persistent
 from spgru.recurrent.kernels.scan import Cell
@@ -25,36 +24,12 @@ __all__ = ["GRU"]
 
 
 @triton.jit
-def _inputs(x, row, column, mask, size: tl.constexpr):
-    return (
-        load_gate(x, row, column, mask, 0, 3, size),
-        load_gate(x, row, column, mask, 1, 3, size),
-        load_gate(x, row, column, mask, 2, 3, size),
-    )
-
-
-@triton.jit
-def _products(p, bias, row, column, mask, size: tl.constexpr):
-    return (
-        load_product(p, bias, row, column, mask, 0, 3, size),
-        load_product(p, bias, row, column, mask, 1, 3, size),
-        load_product(p, bias, row, column, mask, 2, 3, size),
-    )
-
-
-@triton.jit
-def _forward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
-    new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-    row, column, mask, size: tl.constexpr,
-):  # fmt: skip
-    xr, xz, xc = _inputs(x_mean, row, column, mask, size)
-    xr_var, xz_var, xc_var = _inputs(x_var, row, column, mask, size)
-    pr, pz, pc = _products(p_mean, bias, row, column, mask, size)
-    pr_var, pz_var, pc_var = _products(p_var, bias_var, row, column, mask, size)
-    h = load_unit(h_mean, row, column, mask, size)
-    hv = load_unit(h_var, row, column, mask, size)
-
+def _forward(x, x_var, p, p_var, state):
+    xr, xz, xc = x
+    xr_var, xz_var, xc_var = x_var
+    pr, pz, pc = p
+    pr_var, pz_var, pc_var = p_var
+    h, hv = state
     r, rv = logistic(xr + pr, xr_var + pr_var)
     z, zv = logistic(xz + pz, xz_var + pz_var)
     r += 0.5
@@ -66,7 +41,7 @@ def _forward(
     difference = h - c
     mean = c + z * difference
     var = (1 - z) * (1 - z) * cv + z * z * hv + zv * (cv + hv + difference * difference)
-    store_state(new_mean, new_var, operand, operands, row, column, mask, mean, var, size)
+    return mean, var
 
 
 @triton.jit
@@ -78,12 +53,11 @@ def _backward(
     h_mean_grad, h_var_grad,  # from the update after; then of the update here
     row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
-    xr, xz, xc = _inputs(x_mean, row, column, mask, size)
-    xr_var, xz_var, xc_var = _inputs(x_var, row, column, mask, size)
-    pr, pz, pc = _products(p_mean, bias, row, column, mask, size)
-    pr_var, pz_var, pc_var = _products(p_var, bias_var, row, column, mask, size)
-    h = load_unit(h_mean, row, column, mask, size)
-    hv = load_unit(h_var, row, column, mask, size)
+    xr, xz, xc = load_gates(x_mean, None, row, column, mask, 3, size)
+    xr_var, xz_var, xc_var = load_gates(x_var, None, row, column, mask, 3, size)
+    pr, pz, pc = load_gates(p_mean, bias, row, column, mask, 3, size)
+    pr_var, pz_var, pc_var = load_gates(p_var, bias_var, row, column, mask, 3, size)
+    h, hv = load_state(h_mean, h_var, None, None, row, column, mask, size)
     by_mean, by_var = incoming(
         out_mean, out_var, new_mean, by_product, by_products, row, column, mask, size
     )
@@ -134,7 +108,7 @@ def _backward(
 
 
 GRU = Cell(
-    launch_forward(_forward, has_cell=False),
+    launch_forward(_forward, gates=3, has_cell=False),
     launch_backward(_backward, has_cell=False),
     gates=3,
     has_cell=False,

@@ -2,7 +2,7 @@
 
 A step has (rows, H) units, and a program takes some of them: those of `row` and `column`, tensors
 that broadcast. Products lie as (rows, gates H), their gradients likewise, and the next products'
-inputs as (rows, H) and (rows, 2 H).
+inputs as (rows, H) and (rows, 2 H), or (rows, H) both where squares are made on the way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["incoming", "load_gate", "load_product", "load_unit", "store_gate", "store_state"]
+__all__ = [
+    "incoming", "load_gate", "load_gates", "load_product", "load_state", "load_unit", "store_gate",
+    "store_state",
+]  # fmt: skip
 
 
 @triton.jit
@@ -47,19 +50,50 @@ def store_gate(
 
 
 @triton.jit
+def load_gates(pointer, bias, row, column, mask, gates: tl.constexpr, size: tl.constexpr):
+    """All gates of (rows, gates H) as a tuple, each with its bias added, if there is one."""
+    found = (load_product(pointer, bias, row, column, mask, 0, gates, size),)
+    for gate in tl.static_range(1, gates):
+        found += (load_product(pointer, bias, row, column, mask, gate, gates, size),)  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
+def load_state(h_mean, h_var, c_mean, c_var, row, column, mask, size: tl.constexpr):
+    """Mean and variance of h, and of the cell if there is one."""
+    h = load_unit(h_mean, row, column, mask, size)
+    hv = load_unit(h_var, row, column, mask, size)
+    found = h, hv
+    if c_mean is not None:
+        c = load_unit(c_mean, row, column, mask, size)
+        found += (c, load_unit(c_var, row, column, mask, size))  # type: ignore[assignment]
+    return found
+
+
+@triton.jit
 def store_state(
-    new_mean, new_var, operand, operands, row, column, mask, mean, var,
-    size: tl.constexpr,
+    h_mean, h_var, c_mean, c_var, operand, operands, row, column, mask, state,
+    size: tl.constexpr, joined: tl.constexpr,
 ):  # fmt: skip
-    """The new state in float32, and the next products' inputs: mean if rounded, [mean^2, var]."""
-    flat = row * size + column
-    tl.store(new_mean + flat, mean, mask)
-    tl.store(new_var + flat, var, mask)
+    """A state in float32, and the next products' inputs where they are something else.
+
+    Args:
+        operand: the mean, rounded
+        operands: [mean^2, var] if `joined`, else the variance, rounded
+    """
+    mean, var = state[0], state[1]
+    store_gate(h_mean, row, column, mask, mean, 0, 1, size)
+    store_gate(h_var, row, column, mask, var, 0, 1, size)
+    if c_mean is not None:
+        store_gate(c_mean, row, column, mask, state[2], 0, 1, size)
+        store_gate(c_var, row, column, mask, state[3], 0, 1, size)
     if operand is not None:
-        tl.store(operand + flat, mean, mask)
-    both = operands + row * 2 * size + column
-    tl.store(both, mean * mean, mask)
-    tl.store(both + size, var, mask)
+        store_gate(operand, row, column, mask, mean, 0, 1, size)
+    if joined:
+        store_gate(operands, row, column, mask, mean * mean, 0, 2, size)
+        store_gate(operands, row, column, mask, var, 1, 2, size)
+    elif operands is not None:
+        store_gate(operands, row, column, mask, var, 0, 1, size)
 
 
 @triton.jit

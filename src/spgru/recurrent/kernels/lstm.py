@@ -15,7 +15,6 @@ from spgru.recurrent.kernels.layout import (
     load_product,
     load_unit,
     store_gate,
-    store_state,
 )
 from spgru.recurrent.kernels.persistent import Persistent
 from spgru.recurrent.kernels.scan import Cell
@@ -36,45 +35,23 @@ def _product_var(a, a_var, b, b_var):
 
 
 @triton.jit
-def _forward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
-    new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-    row, column, mask, size: tl.constexpr,
-):  # fmt: skip
-    i, iv = logistic(
-        _summed(x_mean, p_mean, bias, row, column, mask, 0, size),
-        _summed(x_var, p_var, bias_var, row, column, mask, 0, size),
-    )
-    f, fv = logistic(
-        _summed(x_mean, p_mean, bias, row, column, mask, 1, size),
-        _summed(x_var, p_var, bias_var, row, column, mask, 1, size),
-    )
-    g, gv = logistic(
-        2 * _summed(x_mean, p_mean, bias, row, column, mask, 2, size),
-        4 * _summed(x_var, p_var, bias_var, row, column, mask, 2, size),
-    )
-    o, ov = logistic(
-        _summed(x_mean, p_mean, bias, row, column, mask, 3, size),
-        _summed(x_var, p_var, bias_var, row, column, mask, 3, size),
-    )
+def _forward(x, x_var, p, p_var, state):
+    i, iv = logistic(x[0] + p[0], x_var[0] + p_var[0])
+    f, fv = logistic(x[1] + p[1], x_var[1] + p_var[1])
+    g, gv = logistic(2 * (x[2] + p[2]), 4 * (x_var[2] + p_var[2]))
+    o, ov = logistic(x[3] + p[3], x_var[3] + p_var[3])
+    c, cv = state[2], state[3]
     i += 0.5
     f += 0.5
     o += 0.5
     g *= 2
     gv *= 4
-    c = load_unit(c_mean, row, column, mask, size)
-    cv = load_unit(c_var, row, column, mask, size)
     new_c = f * c + i * g
     new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
     t, tv = logistic(2 * new_c, 4 * new_cv)
     t *= 2
     tv *= 4
-    store_gate(new_c_mean, row, column, mask, new_c, 0, 1, size)
-    store_gate(new_c_var, row, column, mask, new_cv, 0, 1, size)
-    store_state(
-        new_mean, new_var, operand, operands, row, column, mask,
-        o * t, _product_var(o, ov, t, tv), size,
-    )  # fmt: skip
+    return o * t, _product_var(o, ov, t, tv), new_c, new_cv
 
 
 @triton.jit
@@ -162,7 +139,7 @@ def _backward(
 
 
 LSTM = Cell(
-    launch_forward(_forward, has_cell=True),
+    launch_forward(_forward, gates=4, has_cell=True),
     launch_backward(_backward, has_cell=True),
     gates=4,
     has_cell=True,

@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from spgru.recurrent.kernels.layout import load_unit, store_gate, store_state
+from spgru.recurrent.kernels.layout import load_gates, load_state, store_state
 
 __all__ = ["Persistent"]
 
@@ -87,6 +87,15 @@ def _meet(arrived, times, across):
 
 
 @triton.jit
+def _place(block, size: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr):
+    """The rows (block_rows, 1) and units (1, units) of a block."""
+    across: tl.constexpr = size // units
+    row = block // across * block_rows + tl.arange(0, block_rows)
+    unit = block % across * units + tl.arange(0, units)
+    return row[:, None], unit[None, :]
+
+
+@triton.jit
 def _second_moment(w, w_var):
     w_mean = w.to(tl.float32)
     return (w_mean * w_mean + w_var.to(tl.float32)).to(w.dtype)
@@ -94,55 +103,78 @@ def _second_moment(w, w_var):
 
 @triton.jit
 def _multiply(
-    mean, operands, weight, weights, p_mean, p_var, first_row, first_unit, rows,
-    size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
-    inner: tl.constexpr, precision: tl.constexpr,
+    mean, var, weight, weights, p_mean, p_var, row, first_unit, rows,
+    size: tl.constexpr, stride: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr,
+    units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, for (rows, gates H).
+    """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, (block_rows, columns).
+
+    The gates of a unit are columns beside each other, a power of 2 of them. Where they are to be
+    kept, `p_mean` and `p_var` (rows, gates H) take the sums.
 
     Args:
         mean: (rows, H)
-        operands: (rows, 2 H), of which the second half is h.var
+        var: h.var, a row every `stride` numbers
         weight: (gates H, H)
         weights: (gates H, 2 H), of which the first half is W.var; squares are quicker made than
             read
     """
-    padded: tl.constexpr = triton.next_power_of_2(gates) * units
-    row = (first_row + tl.arange(0, block_rows))[:, None]
-    output = tl.arange(0, padded)[None, :]
-    column = output // units * size + first_unit + output % units
-    here, real = row < rows, output < gates * units
+    each: tl.constexpr = triton.next_power_of_2(gates)
+    output = tl.arange(0, units * each)[None, :]
+    column = output % each * size + first_unit + output // each
+    here, real = row < rows, output % each < gates
     i, j = tl.arange(0, inner)[None, :], tl.arange(0, inner)[:, None]
-    mean_at, var_at = mean + row * size + i, operands + (2 * row + 1) * size + i
+    mean_at, var_at = mean + row * size + i, var + row * stride + i
     weight_at, weights_at = weight + column * size + j, weights + column * 2 * size + j
     # Three sums, not two: sums that depend on each other would be spread badly over threads.
-    by_mean = tl.zeros((block_rows, padded), tl.float32)
-    by_square = tl.zeros((block_rows, padded), tl.float32)
-    by_var = tl.zeros((block_rows, padded), tl.float32)
+    by_mean = tl.zeros((block_rows, units * each), tl.float32)
+    by_square = tl.zeros((block_rows, units * each), tl.float32)
+    by_var = tl.zeros((block_rows, units * each), tl.float32)
     for start in range(0, size, inner):
         # Past the level-1 cache, which does not see what other programs wrote.
         h = tl.load(mean_at + start, here, 0.0, cache_modifier=".cg")
-        var = tl.load(var_at + start, here, 0.0, cache_modifier=".cg")
+        hv = tl.load(var_at + start, here, 0.0, cache_modifier=".cg")
         w = tl.load(weight_at + start, real, 0.0)
         w_var = tl.load(weights_at + start, real, 0.0)
         by_mean = tl.dot(h, w, by_mean, input_precision=precision)
         by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
-        by_var = tl.dot(var, _second_moment(w, w_var), by_var, input_precision=precision)
-    at = row * gates * size + column
-    tl.store(p_mean + at, by_mean, here & real)
-    tl.store(p_var + at, by_square + by_var, here & real)
+        by_var = tl.dot(hv, _second_moment(w, w_var), by_var, input_precision=precision)
+    by_var += by_square
+    if p_mean is not None:
+        at = row * gates * size + column
+        tl.store(p_mean + at, by_mean, here & real)
+        tl.store(p_var + at, by_var, here & real)
+    return by_mean, by_var
+
+
+@triton.jit
+def _gate(sums, bias, unit, gate: tl.constexpr, each: tl.constexpr, size: tl.constexpr):
+    """One gate of the sums of `_multiply`, (block_rows, units), with its bias added."""
+    apart = sums.reshape(sums.shape[0], sums.shape[1] // each, each)
+    this = tl.arange(0, each)[None, None, :] == gate
+    value = tl.sum(tl.where(this, apart, 0.0), 2)
+    if bias is not None:
+        value += tl.load(bias + gate * size + unit)
+    return value
+
+
+@triton.jit
+def _gates(sums, bias, unit, gates: tl.constexpr, size: tl.constexpr):
+    each: tl.constexpr = triton.next_power_of_2(gates)
+    found = (_gate(sums, bias, unit, 0, each, size),)
+    for gate in tl.static_range(1, gates):
+        found += (_gate(sums, bias, unit, gate, each, size),)  # type: ignore[assignment]
+    return found
 
 
 @triton.jit
 def _multiply_back(
-    mean_grad, var_grad, weight, weights, by_product, by_products, first_row, first_unit, rows,
+    mean_grad, var_grad, weight, weights, by_product, by_products, row, unit, rows,
     size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
     inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """The adjoint of `_multiply` for some units of h, h^2 and h.var."""
     width: tl.constexpr = gates * size
-    row = (first_row + tl.arange(0, block_rows))[:, None]
-    unit = (first_unit + tl.arange(0, units))[None, :]
     i, j = tl.arange(0, inner)[None, :], tl.arange(0, inner)[:, None]
     here, grad_at = row < rows, row * width + i
     weight_at, weights_at = weight + j * size + unit, weights + j * 2 * size + unit
@@ -167,66 +199,71 @@ def _multiply_back(
 def _forward(
     x_mean, x_var,  # (T, rows, gates H)
     weight, weights, bias, bias_var,
-    p_mean, p_var,  # (T, rows, gates H), or (1, rows, gates H) with p_step 0
+    p_mean, p_var,  # (T, rows, gates H), or None
     first_h_mean, first_h_var, first_c_mean, first_c_var,  # (rows, H)
     h_mean, h_var, c_mean, c_var, operand,  # (T + 1, rows, H)
-    operands,  # (T + 1, rows, 2 H)
-    arrived, steps, first, direction, rows, p_step,
-    size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr,
+    operands,  # (T + 1, rows, 2 H) if joined, else (T + 1, rows, H) or None
+    arrived, steps, first, direction, rows,
+    size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr, joined: tl.constexpr,
     block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     programs = tl.num_programs(0)
     blocks = tl.cdiv(rows, block_rows) * (size // units)
     width: tl.constexpr = gates * size
     # Loops with a bound that is no constant are `while`: the interpreter cannot count up to one.
-    # At k = -1 the first state is put where the others will be.
-    k = tl.full((), -1, tl.int64)
+    # Before the steps the first state is put where the others will be.
+    block = tl.program_id(0)
+    while block < blocks:
+        row, unit = _place(block, size, block_rows, units)
+        mask = (row < rows) & (unit < size)
+        store_state(
+            h_mean, h_var, c_mean, c_var, operand, operands, row, unit, mask,
+            load_state(first_h_mean, first_h_var, first_c_mean, first_c_var, row, unit, mask, size),
+            size, joined,
+        )  # fmt: skip
+        block += programs
+    k = tl.full((), 0, tl.int64)
     while k < steps:
+        _meet(arrived, k + 1, size // units)
         before = k * rows * size
         after = before + rows * size
-        x_at = (first + direction * k) * rows * width
-        p_at = k * p_step
+        x_at, p_at = (first + direction * k) * rows * width, k * rows * width
         block = tl.program_id(0)
         while block < blocks:
-            first_row = block // (size // units) * block_rows
-            first_unit = block % (size // units) * units
-            row = (first_row + tl.arange(0, block_rows))[:, None]
-            unit = (first_unit + tl.arange(0, units))[None, :]
+            row, unit = _place(block, size, block_rows, units)
             mask = (row < rows) & (unit < size)
-            if k < 0:
-                store_state(
-                    h_mean, h_var, operand, operands, row, unit, mask,
-                    load_unit(first_h_mean, row, unit, mask, size),
-                    load_unit(first_h_var, row, unit, mask, size), size,
-                )  # fmt: skip
-                if c_mean is not None:
-                    c = load_unit(first_c_mean, row, unit, mask, size)
-                    cv = load_unit(first_c_var, row, unit, mask, size)
-                    store_gate(c_mean, row, unit, mask, c, 0, 1, size)
-                    store_gate(c_var, row, unit, mask, cv, 0, 1, size)
+            # Asked for before the products, which take longer than these take to come.
+            x = load_gates(x_mean + x_at, None, row, unit, mask, gates, size)
+            xv = load_gates(x_var + x_at, None, row, unit, mask, gates, size)
+            state = load_state(
+                h_mean + before, h_var + before,
+                None if c_mean is None else c_mean + before,
+                None if c_var is None else c_var + before, row, unit, mask, size,
+            )  # fmt: skip
+            if joined:
+                var = operands + 2 * before + size
             else:
-                _multiply(
-                    (h_mean if operand is None else operand) + before, operands + 2 * before,
-                    weight, weights, p_mean + p_at, p_var + p_at, first_row, first_unit, rows,
-                    size, gates, block_rows, units, inner, precision,
-                )  # fmt: skip
-                # Threads of a program now read what others of it wrote.
-                tl.debug_barrier()
-                step(
-                    x_mean + x_at, x_var + x_at, p_mean + p_at, p_var + p_at, bias, bias_var,
-                    h_mean + before, h_var + before,
-                    None if c_mean is None else c_mean + before,
-                    None if c_var is None else c_var + before,
-                    h_mean + after, h_var + after,
-                    None if c_mean is None else c_mean + after,
-                    None if c_var is None else c_var + after,
-                    None if operand is None else operand + after, operands + 2 * after,
-                    row, unit, mask, size,
-                )  # fmt: skip
+                var = (h_var if operands is None else operands) + before
+            p, pv = _multiply(
+                (h_mean if operand is None else operand) + before, var, weight, weights,
+                None if p_mean is None else p_mean + p_at, None if p_var is None else p_var + p_at,
+                row, block % (size // units) * units, rows,
+                size, 2 * size if joined else size, gates, block_rows, units, inner, precision,
+            )  # fmt: skip
+            state = step(
+                x, xv, _gates(p, bias, unit, gates, size), _gates(pv, bias_var, unit, gates, size),
+                state,
+            )  # fmt: skip
+            store_state(
+                h_mean + after, h_var + after,
+                None if c_mean is None else c_mean + after,
+                None if c_var is None else c_var + after,
+                None if operand is None else operand + after,
+                None if operands is None else operands + (2 if joined else 1) * after,
+                row, unit, mask, state, size, joined,
+            )  # fmt: skip
             block += programs
         k += 1
-        if k < steps:
-            _meet(arrived, k + 1, size // units)
 
 
 @triton.jit
@@ -256,20 +293,17 @@ def _backward(
         out_at = (first + direction * k) * rows * size
         block = tl.program_id(0)
         while block < blocks:
-            first_row = block // (size // units) * block_rows
-            first_unit = block % (size // units) * units
+            row, unit = _place(block, size, block_rows, units)
             if k < steps - 1:
                 later = p_at + rows * width
                 _multiply_back(
                     (x_mean_grad if p_mean_grad is None else p_mean_grad) + later,
                     (x_var_grad if p_var_grad is None else p_var_grad) + later,
-                    weight, weights, by_product, by_products, first_row, first_unit, rows,
+                    weight, weights, by_product, by_products, row, unit, rows,
                     size, gates, block_rows, units, inner, precision,
                 )  # fmt: skip
                 tl.debug_barrier()
             if k >= 0:
-                row = (first_row + tl.arange(0, block_rows))[:, None]
-                unit = (first_unit + tl.arange(0, units))[None, :]
                 step(
                     x_mean + x_at, x_var + x_at, p_mean + p_at, p_var + p_at, bias, bias_var,
                     h_mean + before, h_var + before,
@@ -297,7 +331,7 @@ class Persistent:
         return make_plan(rows, size, self._gates, device)
 
     def forward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
-        """Tensors as those of `_forward`, up to `arrived`."""
+        """Tensors as those of `_forward`, up to `arrived`, and `joined`."""
         columns = triton.next_power_of_2(self._gates) * _UNITS
         inner = _inner(weight, plan.rows, columns)
         return self._launch(_forward, self._steps[0], tensors, weight.device, plan, inner, **sizes)
@@ -309,7 +343,7 @@ class Persistent:
 
     def _launch(
         self, kernel: Any, step: Any, tensors: tuple[Tensor | None, ...], device: torch.device,
-        plan: Plan, inner: int, order: range, rows: int, size: int, p_step: int | None = None,
+        plan: Plan, inner: int, order: range, rows: int, size: int, **constants: Any,
     ) -> bool:  # fmt: skip
         assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
         exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
@@ -320,15 +354,19 @@ class Persistent:
             with torch.cuda.device_of(arrived):
                 kernel[(plan.programs,)](
                     *tensors, arrived, len(order), order.start, order.step, rows,
-                    *(() if p_step is None else (p_step,)),
                     size=size, gates=self._gates, step=step,
                     block_rows=plan.rows, units=_UNITS, inner=inner,
                     precision="ieee" if exact else "tf32",
-                    num_warps=_WARPS, num_stages=_STAGES, **options,
+                    num_warps=_warps(kernel, plan.rows), num_stages=_STAGES, **constants, **options,
                 )  # fmt: skip
         except OutOfResources:
             return False
         return True
+
+
+def _warps(kernel: Any, rows: int) -> int:
+    """Few backward, where blocks are narrow and more warps would multiply the same again."""
+    return _WARPS // 2 if kernel is _backward and rows <= 32 else _WARPS
 
 
 def _inner(weight: Tensor, rows: int, columns: int) -> int:

@@ -11,7 +11,6 @@ from spgru.recurrent.kernels.layout import (
     load_gate,
     load_product,
     store_gate,
-    store_state,
 )
 from spgru.recurrent.kernels.persistent import Persistent
 from spgru.recurrent.kernels.scan import Cell
@@ -21,20 +20,9 @@ __all__ = ["RNN"]
 
 
 @triton.jit
-def _forward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
-    new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-    row, column, mask, size: tl.constexpr,
-):  # fmt: skip
-    x = load_gate(x_mean, row, column, mask, 0, 1, size)
-    x += load_product(p_mean, bias, row, column, mask, 0, 1, size)
-    xv = load_gate(x_var, row, column, mask, 0, 1, size)
-    xv += load_product(p_var, bias_var, row, column, mask, 0, 1, size)
-    centred, var = logistic(2 * x, 4 * xv)
-    store_state(
-        new_mean, new_var, operand, operands, row, column, mask, 2 * centred, 4 * var,
-        size,
-    )  # fmt: skip
+def _forward(x, x_var, p, p_var, state):
+    centred, var = logistic(2 * (x[0] + p[0]), 4 * (x_var[0] + p_var[0]))
+    return 2 * centred, 4 * var
 
 
 @triton.jit
@@ -64,7 +52,7 @@ def _backward(
 
 
 RNN = Cell(
-    launch_forward(_forward, has_cell=False),
+    launch_forward(_forward, gates=1, has_cell=False),
     launch_backward(_backward, has_cell=False),
     gates=1,
     has_cell=False,

@@ -75,8 +75,9 @@ def _run(
         keep: whether a backward pass will need the products
 
     Returns:
-        how it was done, the states before every step and after the last, rounded for the products,
-        [mean^2, var] likewise, and the products
+        how it was done, the states before every step and after the last; the mean rounded for the
+        products, [mean^2, var] likewise (or the variance, if the steps were one kernel and nothing
+        is kept), and the products
     """
     steps = len(x_mean)
     size, low = state[0].shape[-1], weight.dtype
@@ -85,20 +86,23 @@ def _run(
     room = steps + 1, *state[0].shape[:-1]
     states = tuple(part.new_empty(*room, size) for part in state)
     operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
-    operands = states[0].new_empty(*room, 2 * size, dtype=low)
     plan = _plan(cell, product, rows, size, weight)
     if plan is not None:
-        shape = steps if keep else 1, *x_mean.shape[1:]
-        products = [x_mean.new_empty(shape, dtype=low) for _ in range(2)]
+        products = [torch.empty_like(x_mean, dtype=low) for _ in range(2)] if keep else []
+        # Only a backward pass wants the squares, and only rounded variances are a thing apart.
+        operands = states[1]
+        if keep or rounded:
+            operands = operands.new_empty(*room, (2 if keep else 1) * size, dtype=low)
         no_cell = () if cell.has_cell else (None, None)
         fits = cell.persistent.forward(
-            x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
-            *state, *no_cell, *states, *no_cell, operand if rounded else None, operands,
-            plan=plan, order=order, rows=rows, size=size, weight=weight,
-            p_step=products[0][0].numel() if keep else 0,
+            x_mean, x_var, prepared, prepared_joint, bias, bias_var, *(products or (None, None)),
+            *state, *no_cell, *states, *no_cell,
+            operand if rounded else None, operands if keep or rounded else None,
+            plan=plan, order=order, rows=rows, size=size, weight=weight, joined=keep,
         )  # fmt: skip
         if fits:
             return plan, states, operand, operands, products
+    operands = states[0].new_empty(*room, 2 * size, dtype=low)
     products = _forward_by_step(
         cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
         (bias, bias_var), state, states, operand, operands,
@@ -292,13 +296,15 @@ def kernel_scan(
     )
     dtype = result_dtype(hidden.weight)
     if not keep:
-        states = _run(cell, product, order, False, *arguments)[1]
+        plan, states, *rounded, _ = _run(cell, product, order, False, *arguments)
+        parts = rounded if plan is not None and dtype == low else states[:2]
         # Detached, because torch lets nobody write to a view that was made without gradients.
-        mean, var = (part[1:].flip(0) if reverse else part[1:].detach() for part in states[:2])
-        last = torch.stack([part[-1] for part in states]).to(dtype)
+        mean, var = (part[1:].flip(0) if reverse else part[1:].detach() for part in parts)
+        output = Moments(mean, var).to(dtype)
+        end = output[0 if reverse else -1]
+        last = torch.stack([end.mean, end.var, *(part[-1].to(dtype) for part in states[2:])])
         ends = [last[k].detach() for k in range(len(states))]
-        pairs = tuple(Moments(*ends[k : k + 2]) for k in range(0, len(ends), 2))
-        return Moments(mean, var).to(dtype), pairs
+        return output, tuple(Moments(*ends[k : k + 2]) for k in range(0, len(ends), 2))
     mean, var, *others = _Scan.apply(cell, product, order, *arguments)
     output = Moments(mean, var).to(dtype)
     end = output[0 if reverse else -1]

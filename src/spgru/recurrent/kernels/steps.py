@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from spgru.recurrent.kernels.layout import load_gates, load_state, store_state
+
 __all__ = ["Launch", "launch_backward", "launch_forward", "place"]
 
 _BLOCK = 256
@@ -41,13 +43,19 @@ def place(count, size: tl.constexpr, block: tl.constexpr):
 def _forward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
     new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-    count, size: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
+    count, size: tl.constexpr, block: tl.constexpr, step: tl.constexpr, gates: tl.constexpr,
 ):  # fmt: skip
     row, column, mask = place(count, size, block)
-    step(
-        x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
-        new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-        row, column, mask, size,
+    state = step(
+        load_gates(x_mean, None, row, column, mask, gates, size),
+        load_gates(x_var, None, row, column, mask, gates, size),
+        load_gates(p_mean, bias, row, column, mask, gates, size),
+        load_gates(p_var, bias_var, row, column, mask, gates, size),
+        load_state(h_mean, h_var, c_mean, c_var, row, column, mask, size),
+    )
+    store_state(
+        new_mean, new_var, new_c_mean, new_c_var, operand, operands, row, column, mask, state,
+        size, joined=True,
     )  # fmt: skip
 
 
@@ -67,9 +75,9 @@ def _backward(
     )  # fmt: skip
 
 
-def launch_forward(step: Any, has_cell: bool) -> Any:
+def launch_forward(step: Any, gates: int, has_cell: bool) -> Any:
     """The kernel of a step for `spgru.recurrent.kernels.scan`."""
-    launch = Launch(_forward, step=step)
+    launch = Launch(_forward, step=step, gates=gates)
     if has_cell:
         return launch
     none = None, None
