@@ -30,13 +30,13 @@ persistent._room = lambda device: (132, {room})
 CONSTANTS = (
     "size", "gates", "step", "block_rows", "units", "inner", "precision", "block", "joined",
 )
-NUMBERS = ("steps", "first", "direction", "rows", "count")
+NUMBERS = ("steps", "first", "direction", "rows", "p_step", "count")
 LOW = (
     "weight", "weights", "p_mean", "p_var", "operand", "operands", "p_mean_grad", "p_var_grad",
     "x_mean", "x_var", "x_mean_grad", "x_var_grad",
 )
 # What a forward pass alone does without.
-UNKEPT = {{torch.float32: ("p_mean", "p_var", "operands"), torch.bfloat16: ("p_mean", "p_var")}}
+UNKEPT = {{torch.float32: ("operands",), torch.bfloat16: ()}}
 
 
 def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"):

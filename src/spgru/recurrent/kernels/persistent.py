@@ -107,10 +107,7 @@ def _multiply(
     size: tl.constexpr, stride: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr,
     units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, (block_rows, columns).
-
-    The gates of a unit are columns beside each other, a power of 2 of them. Where they are to be
-    kept, `p_mean` and `p_var` (rows, gates H) take the sums.
+    """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, for (rows, gates H).
 
     Args:
         mean: (rows, H)
@@ -119,17 +116,17 @@ def _multiply(
         weights: (gates H, 2 H), of which the first half is W.var; squares are quicker made than
             read
     """
-    each: tl.constexpr = triton.next_power_of_2(gates)
-    output = tl.arange(0, units * each)[None, :]
-    column = output % each * size + first_unit + output // each
-    here, real = row < rows, output % each < gates
+    padded: tl.constexpr = triton.next_power_of_2(gates) * units
+    output = tl.arange(0, padded)[None, :]
+    column = output // units * size + first_unit + output % units
+    here, real = row < rows, output < gates * units
     i, j = tl.arange(0, inner)[None, :], tl.arange(0, inner)[:, None]
     mean_at, var_at = mean + row * size + i, var + row * stride + i
     weight_at, weights_at = weight + column * size + j, weights + column * 2 * size + j
     # Three sums, not two: sums that depend on each other would be spread badly over threads.
-    by_mean = tl.zeros((block_rows, units * each), tl.float32)
-    by_square = tl.zeros((block_rows, units * each), tl.float32)
-    by_var = tl.zeros((block_rows, units * each), tl.float32)
+    by_mean = tl.zeros((block_rows, padded), tl.float32)
+    by_square = tl.zeros((block_rows, padded), tl.float32)
+    by_var = tl.zeros((block_rows, padded), tl.float32)
     for start in range(0, size, inner):
         # Past the level-1 cache, which does not see what other programs wrote.
         h = tl.load(mean_at + start, here, 0.0, cache_modifier=".cg")
@@ -139,32 +136,9 @@ def _multiply(
         by_mean = tl.dot(h, w, by_mean, input_precision=precision)
         by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
         by_var = tl.dot(hv, _second_moment(w, w_var), by_var, input_precision=precision)
-    by_var += by_square
-    if p_mean is not None:
-        at = row * gates * size + column
-        tl.store(p_mean + at, by_mean, here & real)
-        tl.store(p_var + at, by_var, here & real)
-    return by_mean, by_var
-
-
-@triton.jit
-def _gate(sums, bias, unit, gate: tl.constexpr, each: tl.constexpr, size: tl.constexpr):
-    """One gate of the sums of `_multiply`, (block_rows, units), with its bias added."""
-    apart = sums.reshape(sums.shape[0], sums.shape[1] // each, each)
-    this = tl.arange(0, each)[None, None, :] == gate
-    value = tl.sum(tl.where(this, apart, 0.0), 2)
-    if bias is not None:
-        value += tl.load(bias + gate * size + unit)
-    return value
-
-
-@triton.jit
-def _gates(sums, bias, unit, gates: tl.constexpr, size: tl.constexpr):
-    each: tl.constexpr = triton.next_power_of_2(gates)
-    found = (_gate(sums, bias, unit, 0, each, size),)
-    for gate in tl.static_range(1, gates):
-        found += (_gate(sums, bias, unit, gate, each, size),)  # type: ignore[assignment]
-    return found
+    at = row * gates * size + column
+    tl.store(p_mean + at, by_mean, here & real)
+    tl.store(p_var + at, by_square + by_var, here & real)
 
 
 @triton.jit
@@ -199,11 +173,11 @@ def _multiply_back(
 def _forward(
     x_mean, x_var,  # (T, rows, gates H)
     weight, weights, bias, bias_var,
-    p_mean, p_var,  # (T, rows, gates H), or None
+    p_mean, p_var,  # (T, rows, gates H), or (1, rows, gates H) with p_step 0
     first_h_mean, first_h_var, first_c_mean, first_c_var,  # (rows, H)
     h_mean, h_var, c_mean, c_var, operand,  # (T + 1, rows, H)
     operands,  # (T + 1, rows, 2 H) if joined, else (T + 1, rows, H) or None
-    arrived, steps, first, direction, rows,
+    arrived, steps, first, direction, rows, p_step,
     size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr, joined: tl.constexpr,
     block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
@@ -227,7 +201,7 @@ def _forward(
         _meet(arrived, k + 1, size // units)
         before = k * rows * size
         after = before + rows * size
-        x_at, p_at = (first + direction * k) * rows * width, k * rows * width
+        x_at, p_at = (first + direction * k) * rows * width, k * p_step
         block = tl.program_id(0)
         while block < blocks:
             row, unit = _place(block, size, block_rows, units)
@@ -244,16 +218,17 @@ def _forward(
                 var = operands + 2 * before + size
             else:
                 var = (h_var if operands is None else operands) + before
-            p, pv = _multiply(
+            _multiply(
                 (h_mean if operand is None else operand) + before, var, weight, weights,
-                None if p_mean is None else p_mean + p_at, None if p_var is None else p_var + p_at,
-                row, block % (size // units) * units, rows,
+                p_mean + p_at, p_var + p_at, row, block % (size // units) * units, rows,
                 size, 2 * size if joined else size, gates, block_rows, units, inner, precision,
             )  # fmt: skip
-            state = step(
-                x, xv, _gates(p, bias, unit, gates, size), _gates(pv, bias_var, unit, gates, size),
-                state,
-            )  # fmt: skip
+            # Threads of a program now read what others of it wrote: taking the sums apart by gates
+            # between threads is slower than the way over the level-2 cache.
+            tl.debug_barrier()
+            p = load_gates(p_mean + p_at, bias, row, unit, mask, gates, size)
+            pv = load_gates(p_var + p_at, bias_var, row, unit, mask, gates, size)
+            state = step(x, xv, p, pv, state)
             store_state(
                 h_mean + after, h_var + after,
                 None if c_mean is None else c_mean + after,
@@ -343,7 +318,8 @@ class Persistent:
 
     def _launch(
         self, kernel: Any, step: Any, tensors: tuple[Tensor | None, ...], device: torch.device,
-        plan: Plan, inner: int, order: range, rows: int, size: int, **constants: Any,
+        plan: Plan, inner: int, order: range, rows: int, size: int, p_step: int | None = None,
+        **constants: Any,
     ) -> bool:  # fmt: skip
         assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
         exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
@@ -354,6 +330,7 @@ class Persistent:
             with torch.cuda.device_of(arrived):
                 kernel[(plan.programs,)](
                     *tensors, arrived, len(order), order.start, order.step, rows,
+                    *(() if p_step is None else (p_step,)),
                     size=size, gates=self._gates, step=step,
                     block_rows=plan.rows, units=_UNITS, inner=inner,
                     precision="ieee" if exact else "tf32",
@@ -373,7 +350,7 @@ def _inner(weight: Tensor, rows: int, columns: int) -> int:
     """Terms at a time: a power of 2 that divides H, few enough for what is in flight to fit."""
     _, room = _room(weight.device)
     size = weight.shape[-1]
-    inner = min(size & -size, 128)
+    inner = min(size & -size, 512 // weight.itemsize)
     # Of many rows the compiler keeps another copy in the same memory.
     needed = (
         (_STAGES - 1)

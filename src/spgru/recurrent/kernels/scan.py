@@ -88,17 +88,19 @@ def _run(
     operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
     plan = _plan(cell, product, rows, size, weight)
     if plan is not None:
-        products = [torch.empty_like(x_mean, dtype=low) for _ in range(2)] if keep else []
+        shape = steps if keep else 1, *x_mean.shape[1:]
+        products = [x_mean.new_empty(shape, dtype=low) for _ in range(2)]
         # Only a backward pass wants the squares, and only rounded variances are a thing apart.
         operands = states[1]
         if keep or rounded:
             operands = operands.new_empty(*room, (2 if keep else 1) * size, dtype=low)
         no_cell = () if cell.has_cell else (None, None)
         fits = cell.persistent.forward(
-            x_mean, x_var, prepared, prepared_joint, bias, bias_var, *(products or (None, None)),
+            x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
             *state, *no_cell, *states, *no_cell,
             operand if rounded else None, operands if keep or rounded else None,
             plan=plan, order=order, rows=rows, size=size, weight=weight, joined=keep,
+            p_step=products[0][0].numel() if keep else 0,
         )  # fmt: skip
         if fits:
             return plan, states, operand, operands, products
@@ -281,14 +283,19 @@ def kernel_scan(
     order = range(steps - 1, -1, -1) if reverse else range(steps)
     weight = hidden.keep(("weight", low), lambda: hidden.weight.to(low))
     weights = weight, hidden.joined(low)
-    biases = hidden.bias, hidden.bias_var
     rows = state[0].mean.numel() // state[0].shape[-1]
     prepared = hidden.keep(
         (type(product), low), lambda: [product.prepare(weight, rows) for weight in weights]
     )
+    biases = hidden.keep(
+        "biases",
+        lambda: [
+            None if bias is None else as_rows(bias.float())
+            for bias in (hidden.bias, hidden.bias_var)
+        ],
+    )
     arguments = (
-        as_rows(inputs.mean), as_rows(inputs.var), *prepared, *weights,
-        *(None if bias is None else as_rows(bias.float()) for bias in biases),
+        as_rows(inputs.mean), as_rows(inputs.var), *prepared, *weights, *biases,
         *(as_rows(part.float()) for moments in state for part in moments),
     )  # fmt: skip
     keep = torch.is_grad_enabled() and any(
