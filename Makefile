@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor test check bench bench-speed clean
+.PHONY: help demo sensor test check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -29,11 +29,11 @@ check: $(READY)  ## formatting, lint, types, one-way imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(READY)  ## measure accuracy; results in benchmarks/results/
-	$(BIN)/python benchmarks/run.py
-
-bench-speed: $(READY)  ## check, then time against torch.nn, sampling and peers; in outputs/bench/
+bench: $(READY)  ## check, then time against torch.nn, sampling and peers; in outputs/bench/
 	$(BIN)/spgru bench
+
+accuracy: $(READY)  ## how exact the formulas are; results in benchmarks/results/
+	$(BIN)/python benchmarks/run.py
 
 clean:  ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache outputs

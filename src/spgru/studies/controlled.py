@@ -73,7 +73,7 @@ def _measure(settings: Settings, folder: Path) -> Results:
             {
                 **who,
                 "parameters": parameters(model),
-                "steps": settings.used_config(member)["steps"],
+                "steps": settings.steps(member),
                 "draws": 0 if label == "SP-GRU" else scale.draws,
             }
         )

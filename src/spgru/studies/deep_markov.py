@@ -35,7 +35,7 @@ def _measure(settings: Settings, folder: Path) -> Results:
     clips = {}
     for member in _members(settings):
         model, label = settings.load(member), MODELS[member.run]
-        size = {"parameters": parameters(model), "steps": settings.used_config(member)["steps"]}
+        size = {"parameters": parameters(model), "steps": settings.steps(member)}
         results["models"].append({"model": label, "seed": member.seed, **size})
         for deviation in DEVIATIONS:
             pairs = controlled_pairs(settings, deviation, settings.scale.sequences)

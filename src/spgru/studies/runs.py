@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from spgru.studies.scales import Scale
-from spgru.training import ConfigError, TrainConfig, load_config, load_model, train
+from spgru.training import ConfigError, Loaded, TrainConfig, load_config, load_model, train
 from spgru.training.config import stored_form
 from spgru.training.distributed import choose_device
 from spgru.training.progress import Show
@@ -112,13 +112,19 @@ class Settings:
 
     def load(self, member: Member) -> Any:
         """The trained network, on the device, ready to predict."""
-        source = self.given.get(member.run, self.run_folder(member))
-        return load_model(source).model.to(self.where)
+        return self._loaded(member).model.to(self.where)
+
+    def steps(self, member: Member) -> int:
+        """How many the network was trained for, which need not be all of its configuration."""
+        return self._loaded(member).step
+
+    def _loaded(self, member: Member) -> Loaded:
+        return load_model(self.given.get(member.run, self.run_folder(member)))
 
     def used_config(self, member: Member) -> dict[str, Any]:
         """How the network was trained, wherever it came from."""
         if member.run in self.given:
-            return stored_form(load_model(self.given[member.run]).config)
+            return stored_form(self._loaded(member).config)
         return stored_form(self.config(member))
 
 

@@ -124,7 +124,7 @@ def _measure(settings: Settings, folder: Path) -> Results:
         model, label = settings.load(member), MODELS[member.run]
         name, batches = evaluation_set(settings)
         scores, by_distance = score_tasks(model, batches)
-        size = {"parameters": parameters(model), "steps": settings.used_config(member)["steps"]}
+        size = {"parameters": parameters(model), "steps": settings.steps(member)}
         results["scores"] += [{"model": label, "set": name, **size, **row} for row in scores]
         results["by_distance"] += [{"model": label, **row} for row in by_distance]
         with torch.no_grad():
