@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,13 @@ import spgru
 from spgru.bench.shapes import BARS
 from spgru.recurrent.kernels import persistent
 
-VARIANTS = {"8 warps, 4 stages": (8, 4), "4 warps, 3 stages": (4, 3), "4 warps, 4 stages": (4, 4)}
+# Warps, stages, and rows of a block where they are not to be chosen.
+VARIANTS = {
+    "8 warps, 4 stages": (8, 4, None),
+    "4 warps, 3 stages": (4, 3, None),
+    "32 rows": (8, 3, 32),
+    "step by step": None,
+}
 
 
 def milliseconds(work: Callable[[], Any], calls: int = 50) -> float:
@@ -64,6 +71,14 @@ def works(shape: Any, dtype: torch.dtype, cell: str) -> dict[str, Callable[[], A
     return {"forward": forward, "training": training}
 
 
+def divide(
+    block_rows: int, rows: int, size: int, gates: int, device: torch.device
+) -> persistent.Plan | None:
+    programs = -(-rows // block_rows) * (size // persistent._UNITS)
+    fits = programs <= persistent._room(device)[0]
+    return persistent.Plan(programs, block_rows) if fits else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cell", choices=("GRU", "LSTM", "RNN"), default="GRU")
@@ -73,19 +88,19 @@ def main() -> None:
         parser.error("this measures a GPU, and there is none")
     torch.set_float32_matmul_precision("high")
     cases = dict.fromkeys((bar.shape, bar.dtype) for bar in BARS if bar.device == "cuda")
-    usual = persistent._WARPS, persistent._STAGES
-    variants: dict[str, Any] = {"as it is": usual}
+    usual, plan = (persistent._WARPS, persistent._STAGES), persistent.make_plan
+    variants: dict[str, Any] = {"as it is": (*usual, None)}
     if arguments.variants:
-        variants |= VARIANTS | {"step by step": None}
+        variants |= VARIANTS
     rows = []
     for shape, dtype in cases:
         for variant, constants in variants.items():
-            persistent.make_plan.cache_clear()
-            plan = persistent.make_plan
             if constants is None:
                 persistent.make_plan = lambda *_: None
             else:
-                persistent._WARPS, persistent._STAGES = constants
+                persistent._WARPS, persistent._STAGES, block_rows = constants
+                if block_rows is not None:
+                    persistent.make_plan = partial(divide, block_rows)
             try:
                 for mode, work in works(shape, getattr(torch, dtype), arguments.cell).items():
                     clock, parts = milliseconds(work), kernels(work)

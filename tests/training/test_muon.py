@@ -51,10 +51,10 @@ def test_gates_are_matrices_of_their_own() -> None:
     torch.testing.assert_close(together[2:4], alone)
 
 
-def test_it_turns_the_means_of_recurrent_matrices_and_nothing_else() -> None:
+def test_it_turns_the_means_between_hidden_units_and_nothing_else() -> None:
     model = nn.ModuleDict(
         {
-            "gru": GRU(3, 4),
+            "gru": GRU(3, 4, 2),
             "conv": ConvGRUCell(2, 3, 3),
             "lstm": nn.LSTM(3, 5),
             "out": nn.Linear(4, 2),
@@ -69,9 +69,8 @@ def test_it_turns_the_means_of_recurrent_matrices_and_nothing_else() -> None:
         if "matrices" in group and any(parameter is other for other in group["params"])
     }
     assert turned == {
-        "gru.weight_ih_l0.mean": 3, "gru.weight_hh_l0.mean": 3,
-        "conv.weight_ih.mean": 3, "conv.weight_hh.mean": 3,
-        "lstm.weight_ih_l0": 4, "lstm.weight_hh_l0": 4,
+        "gru.weight_hh_l0.mean": 3, "gru.weight_ih_l1.mean": 3, "gru.weight_hh_l1.mean": 3,
+        "conv.weight_hh.mean": 3, "lstm.weight_hh_l0": 4,
     }  # fmt: skip
     grouped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert len(grouped) == len(set(grouped)) == len(list(model.parameters()))

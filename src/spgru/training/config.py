@@ -57,9 +57,9 @@ class OptimizerConfig:
     """Adam, AdamW or Muon; weight matrices may decay, variances and biases never do.
 
     Args:
-        name: `"adam"`, `"adamw"`, or `"muon"`: the means of recurrent weight matrices move along
-            orthogonal directions (`spgru.training.muon`), everything else as with `"adamw"`. It
-            learns in far fewer steps, and pays where a step costs more than those of its matrices
+        name: `"adam"`, `"adamw"`, or `"muon"`: the means of weights from hidden units to hidden
+            units move along orthogonal directions (`spgru.training.muon`), everything else as with
+            `"adamw"`. A step costs more, and far fewer are needed
         lr: highest learning rate, see `ScheduleConfig`
         beta1: forgetting of the gradient's mean
         beta2: forgetting of its square

@@ -62,14 +62,18 @@ class _Together:
 
 
 def _stacked(model: nn.Module) -> dict[nn.Parameter, int]:
-    """The (means of) recurrent weight matrices, and how many gates each is of."""
+    """The (means of) weights between hidden units, and how many gates each is of.
+
+    As usual with Muon, what reads the data and what gives the output is left out.
+    """
     found: dict[nn.Parameter, int] = {}
     for layer in model.modules():
         gates = int(getattr(layer, "gates", 0))
         if isinstance(layer, nn.RNNBase):
             gates = layer.all_weights[0][0].shape[0] // layer.hidden_size
         for name, parameter in layer.named_parameters() if gates else ():
-            if parameter.ndim > 1 and not name.endswith("log_var"):
+            square = parameter.ndim > 1 and len(parameter) == gates * parameter.shape[1]
+            if square and not name.endswith("log_var"):
                 found[parameter] = gates
     return found
 
