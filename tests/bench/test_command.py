@@ -54,8 +54,8 @@ def test_a_wrong_shape_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_defaults() -> None:
     options = {
-        "preset": None, "shapes": [], "dtypes": None, "cells": None, "device": "cpu", "threads": 2,
-        "tf32": True, "peers": True, "quick": False,
+        "preset": None, "shapes": [], "dtypes": None, "cells": None, "backends": None,
+        "device": "cpu", "threads": 2, "tf32": True, "peers": True, "quick": False,
     }  # fmt: skip
     everything = make_settings(**options)
     assert {case.grows for case in everything.cases} == {"", "T", "B", "H"}
@@ -64,6 +64,7 @@ def test_defaults() -> None:
     assert [(str(case.shape), case.dtype) for case in own.cases] == [
         ("1,2,3,4", "float32"), ("1,2,3,4", "bfloat16"),
     ]  # fmt: skip
+    assert make_settings(**options | {"backends": ["reference"]}).backends == ["reference"]
     quick = make_settings(**options | {"quick": True})
     assert len(quick.cases) == 1
     assert quick.effort is QUICK

@@ -18,6 +18,8 @@ from spgru.recurrent import BACKENDS
 __all__ = ["make_contenders"]
 
 Made = Contender | Absent
+OURS = tuple(backend for backend in BACKENDS if backend != "auto")
+"""Backends that take part."""
 
 
 def make_contenders(
@@ -26,6 +28,7 @@ def make_contenders(
     limit: float,
     cells: Sequence[Cell] = CELLS,
     with_peers: bool = True,
+    backends: Sequence[str] = OURS,
 ) -> list[Made]:
     """All that take part in one case, and those that cannot, with the reason.
 
@@ -35,9 +38,8 @@ def make_contenders(
     cells = ("GRU",) if grows else cells
     made: list[Made] = []
     for cell in cells:
-        for backend in BACKENDS:
-            if backend != "auto":
-                made += _ours(problem, cell, backend, mode, limit)
+        for backend in backends:
+            made += _ours(problem, cell, backend, mode, limit)
         made += _plain(problem, cell, mode, limit)
     if mode == "forward":
         made += sampling_contenders(problem, limit, looped=not grows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spgru.bench.contenders import OURS
 from spgru.bench.problem import CELLS
 from spgru.bench.run import Settings
 from spgru.bench.shapes import Case, Shape, growth_cases, preset_cases
@@ -21,6 +22,7 @@ def make_settings(
     shapes: Sequence[str],
     dtypes: Sequence[Any] | None,
     cells: Sequence[Any] | None,
+    backends: Sequence[str] | None,
     device: str,
     threads: int,
     tf32: bool,
@@ -49,4 +51,5 @@ def make_settings(
         tf32,
         threads,
         peers,
+        backends or OURS,
     )

@@ -16,7 +16,7 @@ import torch
 
 from spgru.bench.check import limit_for, worst
 from spgru.bench.contender import Absent, Contender
-from spgru.bench.contenders import Made, make_contenders
+from spgru.bench.contenders import OURS, Made, make_contenders
 from spgru.bench.problem import CELLS, Cell, Problem
 from spgru.bench.shapes import MODES, Case, Mode
 from spgru.bench.timing import Effort, take_turns
@@ -45,6 +45,7 @@ class Settings:
         tf32: whether a GPU may multiply float32 in TF32
         threads: of a CPU
         peers: whether other libraries take part
+        backends: of our layers
     """
 
     cases: Sequence[Case]
@@ -54,6 +55,7 @@ class Settings:
     tf32: bool = True
     threads: int = 2
     peers: bool = True
+    backends: Sequence[str] = OURS
 
     @property
     def uses_tf32(self) -> bool:
@@ -136,7 +138,7 @@ def _measure_case(
 ) -> list[Row]:
     problem = Problem(case, settings.device)
     limit = limit_for(problem.dtype, settings.uses_tf32)
-    made = make(problem, mode, limit, settings.cells, settings.peers)
+    made = make(problem, mode, limit, settings.cells, settings.peers, settings.backends)
     rows = {one.name: _checked(one, case, mode) for one in made}
     fine = {one.name: one for one in made if isinstance(one, Contender) and not _verdict(rows, one)}
     works = {name: one.work for name, one in fine.items()}

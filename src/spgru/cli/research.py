@@ -134,6 +134,12 @@ class BenchDtype(StrEnum):
     bfloat16 = "bfloat16"
 
 
+class BenchBackend(StrEnum):
+    reference = "reference"
+    triton = "triton"
+    compiled = "compiled"
+
+
 class BenchCell(StrEnum):
     gru = "GRU"
     lstm = "LSTM"
@@ -160,6 +166,10 @@ def bench(
     ] = None,
     cells: Annotated[
         list[BenchCell] | None, typer.Option("--cell", help="Repeat for several. Default: all.")
+    ] = None,
+    backends: Annotated[
+        list[BenchBackend] | None,
+        typer.Option("--backend", help="Of our layers; repeat for several. Default: all."),
     ] = None,
     device: Device = "auto",
     threads: Annotated[int, typer.Option(help="Of a CPU.", min=1)] = 2,
@@ -190,6 +200,7 @@ def bench(
         shapes=shapes or [],
         dtypes=None if dtypes is None else [dtype.value for dtype in dtypes],
         cells=None if cells is None else [cell.value for cell in cells],
+        backends=None if backends is None else [backend.value for backend in backends],
         device=device,
         threads=threads,
         tf32=tf32,
