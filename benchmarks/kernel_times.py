@@ -25,7 +25,7 @@ from spgru.recurrent.kernels import persistent
 VARIANTS = {
     "8 warps, 4 stages": (8, 4, None),
     "4 warps, 3 stages": (4, 3, None),
-    "32 rows": (8, 3, 32),
+    "32 rows": (None, 3, 32),
     "step by step": None,
 }
 
@@ -71,6 +71,10 @@ def works(shape: Any, dtype: torch.dtype, cell: str) -> dict[str, Callable[[], A
     return {"forward": forward, "training": training}
 
 
+def always(warps: int, *_: Any) -> int:
+    return warps
+
+
 def divide(
     block_rows: int, rows: int, size: int, gates: int, device: torch.device
 ) -> persistent.Plan | None:
@@ -88,8 +92,8 @@ def main() -> None:
         parser.error("this measures a GPU, and there is none")
     torch.set_float32_matmul_precision("high")
     cases = dict.fromkeys((bar.shape, bar.dtype) for bar in BARS if bar.device == "cuda")
-    usual, plan = (persistent._WARPS, persistent._STAGES), persistent.make_plan
-    variants: dict[str, Any] = {"as it is": (*usual, None)}
+    warps, stages, plan = persistent._warps, persistent._STAGES, persistent.make_plan
+    variants: dict[str, Any] = {"as it is": (None, stages, None)}
     if arguments.variants:
         variants |= VARIANTS
     rows = []
@@ -98,7 +102,9 @@ def main() -> None:
             if constants is None:
                 persistent.make_plan = lambda *_: None
             else:
-                persistent._WARPS, persistent._STAGES, block_rows = constants
+                count, persistent._STAGES, block_rows = constants
+                if count is not None:
+                    persistent._warps = partial(always, count)
                 if block_rows is not None:
                     persistent.make_plan = partial(divide, block_rows)
             try:
@@ -115,7 +121,7 @@ def main() -> None:
                 print(shape, dtype, variant, f"{type(error).__name__}: {error}"[:150], flush=True)
             finally:
                 persistent.make_plan = plan
-                persistent._WARPS, persistent._STAGES = usual
+                persistent._warps, persistent._STAGES = warps, stages
     options = f" --cell {arguments.cell}" + " --variants" * arguments.variants
     save(
         f"kernel_times_{arguments.cell.lower()}",

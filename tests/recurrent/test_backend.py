@@ -28,6 +28,7 @@ from spgru.recurrent.kernels.products import PackedMatrix
 pytest.importorskip("triton")
 import triton
 import triton.language as tl
+from torch.utils._pytree import tree_leaves
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 
@@ -497,6 +498,30 @@ def test_all_steps_at_once_in_16_bits(name: str) -> None:
         for part, exact in zip(found, expected, strict=True):
             error = (part.double() - exact).norm() / exact.norm()
             assert error < (4e-3 if dtype == torch.float16 else 3e-2)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["forward", "both ways"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+def test_all_steps_at_once_without_gradients(name: str, dtype: Any, bidirectional: bool) -> None:
+    """Nothing is kept for a backward pass then, and rounded states are themselves the output."""
+    options: dict[str, Any] = {"bidirectional": bidirectional, "device": DEVICE}
+    layer = getattr(spgru, name)(3, 32, weight_std=0.1, backend="triton", dtype=dtype, **options)
+    truth = getattr(spgru, name)(3, 32, backend="reference", dtype=torch.float64, **options)
+    truth.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 2, 3, device=DEVICE).to(dtype)
+    with torch.no_grad():
+        found, expected = layer(x), truth(x.double())
+    for part, exact in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        assert part.dtype == dtype
+        error = (part.double() - exact).norm() / exact.norm()
+        assert error < (1e-3 if DEVICE == "cuda" else 1e-6 if dtype == torch.float32 else 1e-3)
+    # Output and final state are apart.
+    before = [part.clone() for part in tree_leaves(found[1])]
+    for part in found[0]:
+        part.zero_()
+    for part, kept in zip(tree_leaves(found[1]), before, strict=True):
+        assert torch.equal(part, kept)
 
 
 def test_torchs_own_switch_for_tf32() -> None:

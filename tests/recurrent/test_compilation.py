@@ -39,12 +39,12 @@ LOW = (
 UNKEPT = {{torch.float32: ("operands",), torch.bfloat16: ()}}
 
 
-def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"):
-    size = 256
+def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32", joined=True):
+    size = 1024
     weight = torch.empty(gates * size, size, dtype=low)
     values = dict(
         size=size, gates=gates, step=step, block_rows=rows, units=16, block=256,
-        inner=persistent._inner(weight, rows, columns), precision=precision, joined=rows == 32,
+        inner=persistent._inner(weight, rows, columns), precision=precision, joined=joined,
     )
     short = {{torch.float32: "*fp32", torch.bfloat16: "*bf16"}}[low]
     signature, constants = {{}}, {{}}
@@ -52,7 +52,7 @@ def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"
         absent = ("c_mean", "c_var", "new_c_mean", "new_c_var", "first_c_mean", "first_c_var")
         if name in CONSTANTS or (name in absent and not has_cell):
             signature[name], constants[(place,)] = "constexpr", values.get(name)
-        elif name in UNKEPT[low] and kernel is persistent._forward and not values["joined"]:
+        elif name in UNKEPT[low] and kernel is persistent._forward and not joined:
             signature[name], constants[(place,)] = "constexpr", None
         elif name == "operand" and low == torch.float32:
             signature[name], constants[(place,)] = "constexpr", None
@@ -60,8 +60,11 @@ def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32"
             signature[name] = "i32"
         else:
             signature[name] = "*i32" if name == "arrived" else short if name in LOW else "*fp32"
+    # As torch allocates them; else nothing could be copied while something else is computed.
+    aligned = [place for place, kind in enumerate(signature.values()) if kind[0] == "*"]
+    attributes = {{(place,): [["tt.divisibility", 16]] for place in aligned}}
     compiled = triton.compile(
-        ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32),
+        ASTSource(kernel, signature, constants, attributes), target=GPUTarget("cuda", 90, 32),
         options=dict(
             num_warps=persistent._warps(kernel, rows), num_stages=persistent._STAGES
         ),
@@ -75,7 +78,8 @@ def check_minima(compiled):
     assert "min.NaN.f32" in compiled.asm["ptx"] and "min.f32" not in compiled.asm["ptx"]
 
 
-build(persistent._forward, gru._forward, 3, False, torch.float32, 16, 64)
+build(persistent._forward, gru._forward, 3, False, torch.float32, 16, 64, joined=False)
+build(persistent._forward, gru._forward, 3, False, torch.bfloat16, 16, 64, joined=False)
 build(persistent._backward, gru._backward, 3, False, torch.float32, 64)
 build(persistent._forward, gru._forward, 3, False, torch.float32, 32, 64, "ieee")
 build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 32, 64)

@@ -116,3 +116,10 @@ def test_a_given_network_is_used(tiny) -> None:
     assert not settings.output.exists()
     assert settings.used_config(MEMBER)["model"]["hidden_size"] == 4
     assert parameters(settings.load(MEMBER)) == parameters(source.load(MEMBER))
+
+
+def test_steps_are_those_made_and_not_those_planned(tiny) -> None:
+    settings = tiny(given={"two_digits_conv": Path("two-digits-conv")})
+    member = Member("two_digits_conv", 0)
+    assert settings.steps(member) == 31_312
+    assert settings.used_config(member)["steps"] == 32_000

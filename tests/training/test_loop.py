@@ -29,8 +29,8 @@ from spgru.training import checkpoint as checkpoints
 from spgru.training import loop as loop_module
 from spgru.training.images import save_prediction
 from spgru.training.model import DeepMarkovConfig, DeterministicConfig, DropoutConfig, build
+from spgru.training.optimizer import make_optimizer
 from spgru.training.progress import read_metrics
-from spgru.training.step import make_optimizer
 
 Make = Callable[..., TrainConfig]
 Newest = Callable[[Path | str], dict[str, bytes]]

@@ -10,7 +10,7 @@ from spgru import GRU
 from spgru.models import ConvGRUCell
 from spgru.training.config import OptimizerConfig
 from spgru.training.muon import Muon, orthogonal
-from spgru.training.step import make_optimizer
+from spgru.training.optimizer import make_optimizer
 
 
 @pytest.mark.parametrize("shape", [(1, 20, 50), (3, 50, 20), (2, 16, 16)], ids=str)
@@ -60,7 +60,7 @@ def test_it_turns_the_means_between_hidden_units_and_nothing_else() -> None:
             "out": nn.Linear(4, 2),
         }
     )
-    config = OptimizerConfig("muon", lr=0.01, weight_decay=0.1, spread_rate=3.0)
+    config = OptimizerConfig("muon", lr=0.01, weight_decay=0.1, rest_rate=0.5, spread_rate=3.0)
     optimizer = make_optimizer(model, config, torch.device("cpu"))
     turned = {
         name: group["matrices"]
@@ -75,4 +75,6 @@ def test_it_turns_the_means_between_hidden_units_and_nothing_else() -> None:
     grouped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert len(grouped) == len(set(grouped)) == len(list(model.parameters()))
     assert set(optimizer.state) == set(grouped)
-    assert {group["factor"] for group in optimizer.param_groups} == {1.0, 3.0}
+    for group in optimizer.param_groups:
+        assert group["lr"] == 0.01 * group["factor"]
+        assert group["factor"] in ((1.0,) if "matrices" in group else (0.5, 3.0))

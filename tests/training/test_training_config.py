@@ -101,6 +101,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("optimizer: {lr: .inf}", "optimizer.lr is inf; give a number"),
         ("optimizer: {lr: -1}", "optimizer.lr is -1.0; give at least 0"),
         ("optimizer: {clip: none}", "optimizer.clip is the text 'none'; give a number, or null"),
+        ("optimizer: {rest_rate: 0.5}", "optimizer.rest_rate is 0.5; it is for muon"),
         ("optimizer: {clip: 0}", "optimizer.clip is 0.0; give a positive number, or null"),
         ("optimizer: {beta2: 1}", "optimizer.beta2 is 1.0; give a number in [0, 1)"),
         (
@@ -158,7 +159,7 @@ def test_exponents_are_numbers(tmp_path: Path) -> None:
 
 def test_every_field_can_be_overridden(tmp_path: Path) -> None:
     """Each on its own, by a value that is not the default."""
-    path = write(tmp_path, "model: {num_layers: 2}\noptimizer: {name: adamw}\n")
+    path = write(tmp_path, "model: {num_layers: 2}\noptimizer: {name: muon}\n")
     before = flatten(to_mapping(load_config(path)))
     special: dict[str, Any] = {
         "model.kind": "composite", "model.architecture": "convolutional", "model.cell": "lstm",

@@ -21,6 +21,10 @@ class BruteForce(NamedTuple):
     """(G,) over networks with drawn weights, each keeping its weights over time"""
     true_error: Tensor
     """(G,) standard error of `true`"""
+    closed_by_frame: Tensor
+    """(T, G)"""
+    true_by_frame: Tensor
+    """(T, G)"""
 
     @property
     def ratio(self) -> Tensor:
@@ -50,8 +54,9 @@ def brute_force(model: Any, seen: Tensor, draws: int, seed: int = 0) -> BruteFor
     closed = model.predict(frames)
 
     def grouped(pixels: Tensor) -> Tensor:
-        """(T, G * B, height, width) -> (G,)"""
-        return pixels.sum((-2, -1)).mean(0).reshape(groups, -1).mean(1)
+        """(T, G * B, height, width) -> (T, G)"""
+        sums = pixels.sum((-2, -1))
+        return sums.reshape(len(sums), groups, -1).mean(2)
 
     first = torch.zeros_like(closed.mean, dtype=torch.float64)
     second = torch.zeros_like(first)
@@ -64,7 +69,8 @@ def brute_force(model: Any, seen: Tensor, draws: int, seed: int = 0) -> BruteFor
         deviation = pixels.double() - closed.mean
         first += deviation
         second += deviation.square()
-        squares[draw] = grouped(deviation.square())
-    true = (second - first.square() / draws) / (draws - 1)
-    error = squares.std(0) / draws**0.5
-    return BruteForce(grouped(closed.var.double()).cpu(), grouped(true).cpu(), error.cpu())
+        squares[draw] = grouped(deviation.square()).mean(0)
+    true = grouped((second - first.square() / draws) / (draws - 1)).cpu()
+    error = squares.std(0).cpu() / draws**0.5
+    in_closed_form = grouped(closed.var.double()).cpu()
+    return BruteForce(in_closed_form.mean(0), true.mean(0), error, in_closed_form, true)

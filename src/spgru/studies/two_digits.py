@@ -18,6 +18,7 @@ from spgru.functional import sigmoid
 from spgru.metrics import cross_entropy_per_frame
 from spgru.moments import Moments
 from spgru.studies.animation import Clip, save_animation
+from spgru.studies.brute_force import brute_force
 from spgru.studies.markdown import bullets, figure, number, table, yes_no
 from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
 from spgru.studies.prediction import parameters
@@ -117,9 +118,10 @@ def score_tasks(model: Any, batches: Iterator[Tensor]) -> tuple[list[Row], list[
 
 
 def _measure(settings: Settings, folder: Path) -> Results:
-    results: Results = {"scores": [], "by_distance": []}
+    results: Results = {"scores": [], "by_distance": [], "audit": [], "audit_by_distance": []}
     clips = {}
     example = next(digits_of(settings, 2, 1))
+    audited = next(digits_of(settings, 2, settings.scale.audit_sequences)).chunk(2)[0]
     for member in _members(settings):
         model, label = settings.load(member), MODELS[member.run]
         name, batches = evaluation_set(settings)
@@ -127,6 +129,9 @@ def _measure(settings: Settings, folder: Path) -> Results:
         size = {"parameters": parameters(model), "steps": settings.steps(member)}
         results["scores"] += [{"model": label, "set": name, **size, **row} for row in scores]
         results["by_distance"] += [{"model": label, **row} for row in by_distance]
+        audit, frames = _audit(model, audited, settings.scale.audit_draws)
+        results["audit"].append({"model": label, **audit})
+        results["audit_by_distance"] += [{"model": label, **row} for row in frames]
         with torch.no_grad():
             answers = _answers(model, *example.chunk(2))
         for task, (pixels, target) in answers.items():
@@ -136,6 +141,26 @@ def _measure(settings: Settings, folder: Path) -> Results:
             clips[label] = Clip(example[: len(target), 0], target[:, 0], pixels[:, 0])
     save_animation(folder / "prediction.gif", clips)
     return results
+
+
+def _audit(model: Any, seen: Tensor, draws: int) -> tuple[Row, list[Row]]:
+    """The variance beside that of drawn networks: in all, and by distance in time."""
+    found = brute_force(model, seen.unsqueeze(1), draws)
+    whole: Row = {
+        "closed": found.closed.item(),
+        "true": found.true.item(),
+        "ratio": found.ratio.item(),
+        "ratio_error": found.ratio_error.item(),
+        "sequences": seen.shape[1],
+        "draws": draws,
+    }
+    pairs = zip(
+        found.closed_by_frame[:, 0].tolist(), found.true_by_frame[:, 0].tolist(), strict=True
+    )
+    return whole, [
+        {"distance": t + 1, "closed": closed, "true": true, "ratio": closed / true}
+        for t, (closed, true) in enumerate(pairs)
+    ]
 
 
 def _save_task(file: Path, pixels: Moments, target: Tensor, task: str) -> None:
@@ -150,21 +175,26 @@ def _save_task(file: Path, pixels: Moments, target: Tensor, task: str) -> None:
 
 
 def _curves(rows: list[Row], column: str) -> dict[str, list[float]]:
-    """By "model, task", along the distance in time."""
+    """By model, or "model, task", along the distance in time."""
     curves: dict[str, list[float]] = {}
     for row in rows:
-        curves.setdefault(f"{row['model']}, {row['task']}", []).append(row[column])
+        name = f"{row['model']}, {row['task']}" if "task" in row else str(row["model"])
+        curves.setdefault(name, []).append(row[column])
     return curves
 
 
 def _draw(results: Results, folder: Path) -> None:
     panels = []
-    for column in ("variance", "error"):
+    for rows, column, title in (
+        ("by_distance", "variance", "variance of a frame"),
+        ("audit_by_distance", "true", "the same by drawn networks"),
+        ("by_distance", "error", "squared error of a frame"),
+    ):
         lines = {
             name: Line(range(1, len(values) + 1), values, values, values)
-            for name, values in _curves(results["by_distance"], column).items()
+            for name, values in _curves(results[rows], column).items()
         }
-        panels.append(Panel(f"{column} of a frame", "distance in time (frames)", column, lines))
+        panels.append(Panel(title, "distance in time (frames)", column, lines))
     save_panels(folder / "by_distance.png", [panels])
 
 
@@ -188,8 +218,17 @@ def _report(results: Results) -> str:
             f"{name}: variance grows with every frame of distance in time: "
             f"{yes_no(rises(values))}; last over first {number(growth(values))}."
         )
+    truth = _curves(results["audit_by_distance"], "true")
+    for row in results["audit"]:
+        lines.append(
+            f"{row['model']}: closed form over brute force {number(row['ratio'])} ± "
+            f"{number(row['ratio_error'], 1)} ({row['draws']} drawn networks, {row['sequences']} "
+            f"sequences); by brute force the variance of the last frame is "
+            f"{number(growth(truth[row['model']]))} times that of the first."
+        )
     cells = [[name, what, number(nats, 4)] for name, what, nats in sorted(entries, key=_nats)]
     columns = ("model", "task", "nats", "error", "variance", "spearman", "parameters", "steps")
+    audited = ("model", "distance", "closed", "true", "ratio")
     pictures = [
         figure(f"{run}_{row['task']}.png", f"{label}, {row['task']}: nearest in time first")
         for run, label in MODELS.items()
@@ -206,6 +245,10 @@ def _report(results: Results) -> str:
             "Spearman's is the rank correlation of predicted variance and squared error over the "
             "sequences.",
             table(columns, [[row[name] for name in columns] for row in scores]),
+            "Closed form and drawn networks, of the first sequences, by distance in time.",
+            table(
+                audited, [[row[name] for name in audited] for row in results["audit_by_distance"]]
+            ),
             figure("by_distance.png", "Variance and squared error by distance in time"),
             *pictures,
             figure("prediction.gif", "What is there, prediction, uncertainty"),

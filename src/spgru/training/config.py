@@ -59,13 +59,14 @@ class OptimizerConfig:
     Args:
         name: `"adam"`, `"adamw"`, or `"muon"`: the means of weights from hidden units to hidden
             units move along orthogonal directions (`spgru.training.muon`), everything else as with
-            `"adamw"`. A step costs more, and far fewer are needed
+            `"adamw"`
         lr: highest learning rate, see `ScheduleConfig`
         beta1: forgetting of the gradient's mean
         beta2: forgetting of its square
         eps: added to the root of the square
         weight_decay: of `"adamw"` and `"muon"`
         clip: largest norm of the gradient; null for none
+        rest_rate: factor of the learning rate for the means that `"muon"` leaves to `"adamw"`
         spread_rate: factor of the learning rate for the log-variances of weights, which have
             farther to go than means: from narrow to as wide as the prior
     """
@@ -77,6 +78,7 @@ class OptimizerConfig:
     eps: float = 1e-8
     weight_decay: float = 0.0
     clip: float | None = None
+    rest_rate: float = 1.0
     spread_rate: float = 1.0
 
     def __post_init__(self) -> None:
@@ -85,6 +87,7 @@ class OptimizerConfig:
             lr=self.lr,
             eps=self.eps,
             weight_decay=self.weight_decay,
+            rest_rate=self.rest_rate,
             spread_rate=self.spread_rate,
         )
         for name in ("beta1", "beta2"):
@@ -92,6 +95,8 @@ class OptimizerConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number in [0, 1)")
         if self.name == "adam" and self.weight_decay:
             raise ValueError(f"weight_decay is {self.weight_decay}; only adamw and muon have one")
+        if self.name != "muon" and self.rest_rate != 1:
+            raise ValueError(f"rest_rate is {self.rest_rate}; it is for muon, which leaves a rest")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip is {self.clip}; give a positive number, or null for none")
 

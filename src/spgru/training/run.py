@@ -16,8 +16,8 @@ from spgru.training.distributed import Processes
 from spgru.training.evaluation import make_data
 from spgru.training.export import CHECKPOINTS, load_weights
 from spgru.training.model import build
+from spgru.training.optimizer import make_optimizer
 from spgru.training.schema import ConfigError, to_mapping
-from spgru.training.step import make_optimizer
 from spgru.training.storage import write_whole
 
 __all__ = ["Run", "TrainingError"]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from spgru.nn.weight import at_mean
 from spgru.objectives import Loss, Objective
-from spgru.training.config import OptimizerConfig, ScheduleConfig
-from spgru.training.muon import Muon
+from spgru.training.config import ScheduleConfig
+from spgru.training.optimizer import Optimizer
 
 __all__ = [
-    "GraphStep", "LossModule", "MeanLossModule", "Step", "learning_rate",
-    "make_optimizer", "multiplying",
+    "GraphStep", "LossModule", "MeanLossModule", "Step", "learning_rate", "multiplying",
 ]  # fmt: skip
 
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -32,103 +31,6 @@ def learning_rate(peak: float, schedule: ScheduleConfig, step: int, steps: int) 
     progress = (step - schedule.warmup) / max(steps - schedule.warmup, 1)
     cosine = 0.5 * (1 + math.cos(math.pi * progress))
     return peak * (schedule.final + (1 - schedule.final) * cosine)
-
-
-class Optimizer(Protocol):
-    """What a step needs of an optimiser; those of torch have it."""
-
-    param_groups: list[dict[str, Any]]
-    state: Any
-
-    def zero_grad(self, set_to_none: bool = True) -> None: ...
-    def step(self) -> None: ...
-
-
-class _Together:
-    """Optimisers of different parameters as one."""
-
-    def __init__(self, *parts: torch.optim.Optimizer) -> None:
-        self.parts = parts
-        self.param_groups = [group for part in parts for group in part.param_groups]
-        self.state = {key: value for part in parts for key, value in part.state.items()}
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        for part in self.parts:
-            part.zero_grad(set_to_none)
-
-    def step(self) -> None:
-        for part in self.parts:
-            part.step()
-
-
-def _stacked(model: nn.Module) -> dict[nn.Parameter, int]:
-    """The (means of) weights between hidden units, and how many gates each is of.
-
-    As usual with Muon, what reads the data and what gives the output is left out.
-    """
-    found: dict[nn.Parameter, int] = {}
-    for layer in model.modules():
-        gates = int(getattr(layer, "gates", 0))
-        if isinstance(layer, nn.RNNBase):
-            gates = layer.all_weights[0][0].shape[0] // layer.hidden_size
-        for name, parameter in layer.named_parameters() if gates else ():
-            square = parameter.ndim > 1 and len(parameter) == gates * parameter.shape[1]
-            if square and not name.endswith("log_var"):
-                found[parameter] = gates
-    return found
-
-
-def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.device) -> Optimizer:
-    """The optimiser, its moments there from the start so that a checkpoint always has them all."""
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
-    spreads: list[nn.Parameter] = []
-    turned = _stacked(model) if config.name == "muon" else {}
-    for name, parameter in model.named_parameters():
-        if parameter in turned:
-            continue
-        if name.endswith("log_var"):
-            # A log-variance that decays to 0 would be a variance that grows to 1.
-            spreads.append(parameter)
-        else:
-            (decayed if parameter.ndim > 1 else plain).append(parameter)
-    on_gpu = device.type == "cuda"
-    options: dict[str, Any] = {
-        "betas": (config.beta1, config.beta2),
-        "eps": config.eps,
-        "capturable": on_gpu,
-        "fused": True,
-    }
-
-    def rate(factor: float) -> Any:
-        # A tensor on a GPU, where a captured step reads it anew at every replay.
-        return torch.tensor(factor * config.lr, device=device) if on_gpu else factor * config.lr
-
-    def group(parameters: list[nn.Parameter], decay: float = 0.0, factor: float = 1.0) -> Any:
-        return {
-            "params": parameters, "weight_decay": decay, "factor": factor, "lr": rate(factor)
-        }  # fmt: skip
-
-    groups = [
-        group(decayed, config.weight_decay),
-        group(plain),
-        group(spreads, factor=config.spread_rate),
-    ]
-    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    optimizer = kind([group for group in groups if group["params"]], **options)
-    for parameter in (*decayed, *plain, *spreads):
-        optimizer.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=device if on_gpu else "cpu"),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
-    if not turned:
-        return optimizer
-    matrices = [
-        group([parameter], config.weight_decay) | {"matrices": count}
-        for parameter, count in turned.items()
-    ]
-    return _Together(Muon(matrices), optimizer)
 
 
 @contextmanager
