@@ -84,7 +84,7 @@ def _run(
     rows = state[0].numel() // size
     rounded = low != torch.float32
     room = steps + 1, *state[0].shape[:-1]
-    states = tuple(part.new_empty(*room, size) for part in state)
+    states = tuple(part.new_empty(*room, size, dtype=torch.float32) for part in state)
     operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
     plan = _plan(cell, product, rows, size, weight)
     if plan is not None:
@@ -296,7 +296,7 @@ def kernel_scan(
     )
     arguments = (
         as_rows(inputs.mean), as_rows(inputs.var), *prepared, *weights, *biases,
-        *(as_rows(part.float()) for moments in state for part in moments),
+        *(as_rows(part) for moments in state for part in moments),
     )  # fmt: skip
     keep = torch.is_grad_enabled() and any(
         argument is not None and argument.requires_grad for argument in arguments
