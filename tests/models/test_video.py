@@ -22,6 +22,7 @@ from spgru.models import (
     build,
 )
 from spgru.models.frames import from_patches, to_patches
+from spgru.nn.weight import sampling
 from spgru.objectives import Objective, bernoulli_nll, expected_bernoulli_nll
 
 KINDS = [Predictor, Autoencoder, Composite]
@@ -147,6 +148,35 @@ def test_the_next_frame_is_that_of_a_predictor_with_one_network(options: dict[st
         for x, y in zip(logits, targets, strict=True)
     ]
     torch.testing.assert_close(loss.nll, torch.stack(each).mean())
+
+
+@pytest.mark.parametrize("options", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_a_loop_over_time_works_its_weights_out_once(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And they may change between one call and the next."""
+    asked: list[spgru.nn.Weight] = []
+    moments = spgru.nn.Weight.forward
+    monkeypatch.setattr(
+        spgru.nn.Weight, "forward", lambda self: asked.append(self) or moments(self)
+    )
+    model = NextFrame(3, **TINY, **options)
+    frames = torch.rand(3, 2, 4, 4)
+    model.predict(frames, 6)
+    recurrent = [m for m in model.future.rnn.modules() if isinstance(m, spgru.nn.Weight)]
+    assert recurrent
+    assert all(sum(one is weight for one in asked) == 1 for weight in recurrent)
+    before = model.predict(frames, 6)
+    with torch.no_grad():
+        recurrent[0].get_parameter("log_var").add_(3.0)
+    after = model.predict(frames, 6)
+    assert (after.var.sum() > before.var.sum()).item()
+    # A network drawn anew at every step is drawn at every step.
+    model.predict(frames, 6)
+    asked.clear()
+    with sampling(model, torch.Generator(), every_step=True):
+        model.predict(frames, 6)
+    assert all(sum(one is weight for one in asked) == 8 for weight in recurrent)
 
 
 @pytest.mark.parametrize("feedback", [False, True], ids=["unconditioned", "feedback"])

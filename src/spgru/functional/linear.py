@@ -98,15 +98,25 @@ class Affine:
         a Tensor, everything else Moments.
         """
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
-        mean = weighted_sum(x_mean, self.weight, self.bias)
+        mean = weighted_sum(x_mean, self._cast("weight", self.weight), self.bias)
         if self.weight_var is None:
             if x_var is None:
                 return mean
             return Moments(mean, weighted_sum(x_var, self.weight**2, None))
-        var = weighted_sum(x_mean**2, self.weight_var, self.bias_var)
+        var = weighted_sum(x_mean**2, self._cast("var", self.weight_var), self.bias_var)
         if x_var is not None:
-            var = var + weighted_sum(x_var, self.second_moment(), None)
+            second = self._cast("second moment", self.second_moment())
+            var = var + weighted_sum(x_var, second, None)
         return Moments(mean, var)
+
+    def _cast(self, name: str, tensor: Tensor) -> Tensor:
+        """As autocast would at every product, but once."""
+        device = tensor.device.type
+        if tensor.dtype != torch.float32 or not torch.is_autocast_enabled(device):
+            return tensor
+        low = torch.get_autocast_dtype(device)
+        result: Tensor = self.keep((name, low), lambda: tensor.to(low))
+        return result
 
 
 def linear(

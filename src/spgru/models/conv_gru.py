@@ -166,9 +166,12 @@ class ConvGRUCell(Layer):
         )  # fmt: skip
 
     def _filters(self, part: str) -> Affine:
-        # In the memory format of the images once, and not again at every step.
-        weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
-        return Affine.of(weight, self._value(f"bias_{part}"))
+        def make() -> Affine:
+            # In the memory format of the images once, and not again at every step.
+            weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
+            return Affine.of(weight, self._value(f"bias_{part}"))
+
+        return self._once(part, make)
 
     def _inputs(self, x: Any) -> Any:
         """(T, B, height, width, in_channels) -> the products with x, bias included."""

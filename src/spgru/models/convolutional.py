@@ -13,6 +13,7 @@ from spgru.models.conv_gru import ConvGRU
 from spgru.models.frames import from_patches, to_patches
 from spgru.moments import Moments, stack
 from spgru.nn import Conv2d
+from spgru.nn.layer import steady
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -84,10 +85,11 @@ class Decoder(nn.Module):
 
     def _feed_back(self, state: Moments, steps: int, frame: Tensor | Moments) -> Moments:
         outputs, dtype, x = [], frame.dtype, frame.unsqueeze(0)
-        for _ in range(steps):
-            hidden, state = self.rnn(to_patches(x, self.patch_size), state)
-            logits = self._read_out(hidden)
-            outputs.append(logits.squeeze(0))
-            # Under autocast the product comes back in 16 bits.
-            x = sigmoid(logits, self.rule).to(dtype)
+        with steady(self):
+            for _ in range(steps):
+                hidden, state = self.rnn(to_patches(x, self.patch_size), state)
+                logits = self._read_out(hidden)
+                outputs.append(logits.squeeze(0))
+                # Under autocast the product comes back in 16 bits.
+                x = sigmoid(logits, self.rule).to(dtype)
         return stack(outputs)

@@ -12,6 +12,7 @@ from spgru.models.config import ModelConfig
 from spgru.models.frames import flatten
 from spgru.moments import Moments, stack
 from spgru.nn import GRU, LSTM, Linear
+from spgru.nn.layer import steady
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -80,9 +81,10 @@ class Decoder(nn.Module):
     def _feed_back(self, state: Any, steps: int, frame: Tensor | Moments) -> Moments:
         outputs: list[Moments] = []
         dtype = frame.dtype
-        for _ in range(steps):
-            hidden, state = self.rnn.step(flatten(frame), state)
-            outputs.append(logits := self._read_out(hidden))
-            # Under autocast the product comes back in 16 bits.
-            frame = sigmoid(logits, self.rule).to(dtype)
+        with steady(self):
+            for _ in range(steps):
+                hidden, state = self.rnn.step(flatten(frame), state)
+                outputs.append(logits := self._read_out(hidden))
+                # Under autocast the product comes back in 16 bits.
+                frame = sigmoid(logits, self.rule).to(dtype)
         return stack(outputs)

@@ -14,6 +14,7 @@ from spgru.models.config import Architecture, CellName, Kind, ModelConfig
 from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
+from spgru.nn.layer import steady
 from spgru.objectives import Loss, Objective
 
 __all__ = [
@@ -206,11 +207,12 @@ class NextFrame(VideoModel):
     def _continue(self, frames: Tensor | Moments, steps: int) -> Moments:
         """Logits of the frames after each of these, (T + steps - 1, B, height, width)."""
         logits: Moments
-        logits, state = self.future.read(frames)
-        if steps == 1:
-            return logits
-        first = sigmoid(logits[-1], self.config.rule).to(frames.dtype)
-        rest: Moments = self.future(state, steps - 1, first)
+        with steady(self.future):
+            logits, state = self.future.read(frames)
+            if steps == 1:
+                return logits
+            first = sigmoid(logits[-1], self.config.rule).to(frames.dtype)
+            rest: Moments = self.future(state, steps - 1, first)
         return cat([logits, rest])
 
     def _loss(self, seen: Tensor, after: Tensor, objective: Objective) -> Loss:

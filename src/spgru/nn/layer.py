@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self, TypedDict
 
@@ -70,9 +70,10 @@ class Layer(nn.Module):
         self._records: list[Record] | None = None
         self._frozen: dict[str, tuple[list[Any], list[Any], Affine]] = {}
         self._captured: list[Affine] = []
+        self._steady: dict[str, Affine] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_frozen": {}, "_captured": []}
+        return {**self.__dict__, "_frozen": {}, "_captured": [], "_steady": None}
 
     def _apply(self, *arguments: Any, **options: Any) -> Self:
         """Moved or cast, and what was kept for the old weights let go."""
@@ -102,6 +103,18 @@ class Layer(nn.Module):
         return None if weight is None else weight()
 
     def _affine(self, weight: str, bias: str) -> Affine:
+        """The map with these weights, and what they imply: see `steady` and `_or_frozen`."""
+        return self._once(weight, lambda: self._or_frozen(weight, bias))
+
+    def _once(self, key: str, make: Callable[[], Affine]) -> Affine:
+        """What `make` gives; within `steady` that of the first call."""
+        if self._steady is None or self._first.redraws_every_step:
+            return make()
+        if key not in self._steady:
+            self._steady[key] = make()
+        return self._steady[key]
+
+    def _or_frozen(self, weight: str, bias: str) -> Affine:
         """The map with these weights; what frozen ones (`requires_grad_(False)`) imply is kept.
 
         Kept until a weight changes, which torch counts, but for changes through `.data`. A CUDA
@@ -226,6 +239,29 @@ def _is_frozen(parameter: Tensor) -> bool:
 def _is_captured(parameter: Tensor) -> bool:
     """Whether work on it goes into a CUDA graph."""
     return parameter.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+@contextmanager
+def steady(module: nn.Module) -> Iterator[None]:
+    """Within, the weights of our layers inside `module` stay as they are.
+
+    What they imply (variances, second moments, casts) is then worked out once for all calls, and
+    not again for every step of a loop over time. For calls that are differentiated together, or
+    not at all.
+    """
+    layers = [child for child in module.modules() if isinstance(child, Layer)]
+    # Only those that are not yet: an inner block must not end an outer one. A compiler sees through
+    # all calls anyway.
+    layers = [layer for layer in layers if layer._steady is None]
+    if torch.compiler.is_compiling():
+        layers = []
+    for layer in layers:
+        layer._steady = {}
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._steady = None
 
 
 @contextmanager

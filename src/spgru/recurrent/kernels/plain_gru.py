@@ -6,6 +6,7 @@ and wants its weights in one piece of memory.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -133,6 +134,10 @@ class _PlainGruScan(torch.autograd.Function):
         )  # fmt: skip
 
 
+def _as_float_rows(x: Tensor) -> Tensor:
+    return as_rows(x.float())
+
+
 def plain_gru_scan(
     inputs: Tensor, state: Tensor, hidden: Affine, product: Product, reverse: bool
 ) -> tuple[Tensor, Tensor]:
@@ -147,9 +152,12 @@ def plain_gru_scan(
         the state after every step (T, *batch, H), and after the last
     """
     low, steps = product_dtype(hidden.weight), inputs.shape[0]
+    weight = hidden.keep(("weight", low), lambda: hidden.weight.to(low))
+    bias = hidden.bias
+    if bias is not None:
+        bias = hidden.keep("bias", partial(_as_float_rows, bias))
     output = _PlainGruScan.apply(
-        as_rows(inputs), state.float(), hidden.weight.to(low),
-        None if hidden.bias is None else as_rows(hidden.bias.float()), product,
+        as_rows(inputs), state.float(), weight, bias, product,
         range(steps - 1, -1, -1) if reverse else range(steps),
     )  # fmt: skip
     output = output.to(result_dtype(hidden.weight))
