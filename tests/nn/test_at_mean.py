@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -39,8 +41,9 @@ def test_natural_parameters_have_a_mean_too() -> None:
         torch.testing.assert_close(layer(x).mean, expected)
 
 
-def test_a_convolutional_model_has_no_variance_then() -> None:
-    model = Predictor(4, 2, architecture="convolutional", height=8, width=8, kernel_size=3)
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_convolutional_model_has_no_variance_then(cell: Any) -> None:
+    model = Predictor(4, 2, cell, architecture="convolutional", height=8, width=8, kernel_size=3)
     frames = torch.rand(3, 2, 8, 8)
     with at_mean(model):
         assert not model(frames).future.var.any()

@@ -19,7 +19,7 @@ import spgru
 from spgru import Moments
 from spgru.families import get
 from spgru.functional import Affine, sigmoid
-from spgru.models.conv_gru import ConvGRUCell, _convolve
+from spgru.models.conv_recurrent import ConvCell, ConvGRUCell, ConvLSTMCell, _convolve
 from spgru.nn.weight import at_mean
 from spgru.recurrent import lstm_step, make_gru_step, rnn_step, run
 from spgru.recurrent.kernels.native import library
@@ -111,7 +111,9 @@ def leaves(gates: int, states: int, batch: Any, weight: Any, bias: bool) -> list
 GRU_STEP = partial(make_gru_step, reset_after=True)
 
 
-def _lstm(hidden: Affine, size: int, **options: Any) -> Any:
+def _lstm(hidden: Any, size: int, weighted_sum: Any = None, **options: Any) -> Any:
+    if weighted_sum is not None:
+        hidden = partial(hidden, weighted_sum=weighted_sum)
     return partial(lstm_step, hidden=hidden, projection=None, **options)
 
 
@@ -130,6 +132,8 @@ def _rnn(hidden: Affine, size: int, **options: Any) -> Any:
         ("gru", partial(GRU_STEP, weighted_sum=_convolve), 3, 1, (1, 1, 5), (12, 4, 5, 5), False),
         ("lstm", _lstm, 4, 2, (3,), (20, 5), True),
         ("lstm", _lstm, 4, 2, (1,), (68, 17), False),
+        ("lstm", partial(_lstm, weighted_sum=_convolve), 4, 2, (2, 3, 4), (12, 3, 3, 3), True),
+        ("lstm", partial(_lstm, weighted_sum=_convolve), 4, 2, (1, 1, 5), (16, 4, 5, 5), False),
         ("gru", GRU_STEP, 3, 1, (19,), (96, 32), True),
         ("lstm", _lstm, 4, 2, (19,), (64, 16), True),
         ("rnn", _rnn, 1, 1, (3,), (32, 32), True),
@@ -143,6 +147,8 @@ def _rnn(hidden: Affine, size: int, **options: Any) -> Any:
         "conv-no-bias",
         "lstm",
         "lstm-no-bias",
+        "conv-lstm",
+        "conv-lstm-no-bias",
         "gru-at-once",
         "lstm-at-once",
         "rnn-at-once",
@@ -236,6 +242,35 @@ def test_the_layer_is_the_same_with_either(name: str, options: dict[str, Any]) -
         torch.testing.assert_close(a.mean, b.mean, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(a.var, b.var, rtol=1e-5, atol=1e-6)
     assert torch.equal(outputs[1][0].mean, layers[1](x)[0].mean)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [ConvGRUCell, ConvLSTMCell])
+@pytest.mark.parametrize("in_channels", [2, 0])
+def test_conv_cells_are_the_same_with_any(
+    kind: type[ConvCell], in_channels: int, backend: Any
+) -> None:
+    layer = kind(in_channels, 5, 3, weight_std=0.2, backend=backend, device=DEVICE)
+    reference = kind(in_channels, 5, 3, backend="reference", dtype=torch.float64, device=DEVICE)
+    reference.load_state_dict(layer.state_dict())
+    x = torch.randn(4, 2, in_channels, 3, 4, device=DEVICE)
+    # Two calls, so that a state comes back in.
+    results = []
+    for module in (layer, reference):
+        value = x.to(next(module.parameters()).dtype)
+        first, state = module.run(value[:3])
+        second, state = module.run(value[3:], state)
+        found = [part for moments in tree_moments((first, second, state)) for part in moments]
+        sum((k + 1) * part.square().sum() for k, part in enumerate(found)).backward()
+        grads = [parameter.grad for parameter in module.parameters()]
+        results.append([*(part.detach() for part in found), *grads])
+    assert len(results[0]) == 4 + 2 * len(kind.state_names) + len(list(layer.parameters()))
+    for got, truth in zip(*results, strict=True):
+        assert (got - truth).norm() / truth.norm() < 2e-6
+
+
+def tree_moments(tree: Any) -> list[Moments]:
+    return [tree] if isinstance(tree, Moments) else [m for part in tree for m in tree_moments(part)]
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
@@ -440,10 +475,12 @@ def test_layers_of_16_bits_stay_what_they_are() -> None:
     assert output.dtype == final.dtype == torch.bfloat16
 
 
-def test_outputs_of_a_convolution_are_their_own() -> None:
-    output, final = ConvGRUCell(2, 3, 3).run(torch.randn(3, 2, 2, 4, 4))
+@pytest.mark.parametrize("kind", [ConvGRUCell, ConvLSTMCell])
+def test_outputs_of_a_convolution_are_their_own(kind: type[ConvCell]) -> None:
+    output, final = kind(2, 3, 3).run(torch.randn(3, 2, 2, 4, 4))
     before = output.mean[-1].clone()
-    final.mean.mul_(0)
+    for state in tree_moments(final):
+        state.mean.mul_(0)
     assert torch.equal(output.mean[-1], before)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from spgru import GRU
-from spgru.models import ConvGRUCell
+from spgru.models import ConvGRUCell, ConvLSTM
 from spgru.training.config import OptimizerConfig
 from spgru.training.muon import Muon, orthogonal
 from spgru.training.optimizer import make_optimizer
@@ -56,6 +56,7 @@ def test_it_turns_the_means_between_hidden_units_and_nothing_else() -> None:
         {
             "gru": GRU(3, 4, 2),
             "conv": ConvGRUCell(2, 3, 3),
+            "conv_lstm": ConvLSTM(2, 3, 2, 3),
             "lstm": nn.LSTM(3, 5),
             "out": nn.Linear(4, 2),
         }
@@ -71,6 +72,8 @@ def test_it_turns_the_means_between_hidden_units_and_nothing_else() -> None:
     assert turned == {
         "gru.weight_hh_l0.mean": 3, "gru.weight_ih_l1.mean": 3, "gru.weight_hh_l1.mean": 3,
         "conv.weight_hh.mean": 3, "lstm.weight_hh_l0": 4,
+        "conv_lstm.cells.0.weight_hh.mean": 4, "conv_lstm.cells.1.weight_ih.mean": 4,
+        "conv_lstm.cells.1.weight_hh.mean": 4,
     }  # fmt: skip
     grouped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert len(grouped) == len(set(grouped)) == len(list(model.parameters()))

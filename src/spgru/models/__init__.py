@@ -4,7 +4,7 @@ Imported on demand (`import spgru.models`); `import spgru` leaves it alone.
 """
 
 from spgru.models.config import ModelConfig
-from spgru.models.conv_gru import ConvGRU, ConvGRUCell
+from spgru.models.conv_recurrent import ConvGRU, ConvGRUCell, ConvLSTM, ConvLSTMCell
 from spgru.models.video import (
     Autoencoder,
     Composite,
@@ -20,6 +20,8 @@ __all__ = [
     "Composite",
     "ConvGRU",
     "ConvGRUCell",
+    "ConvLSTM",
+    "ConvLSTMCell",
     "ModelConfig",
     "NextFrame",
     "Prediction",

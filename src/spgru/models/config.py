@@ -28,7 +28,7 @@ class ModelConfig:
         width: of a frame
         hidden_size: units of a layer; of a convolutional one, channels, of which 64 are many
         num_layers: layers of the encoder and of each decoder
-        cell: `"gru"` or `"lstm"`; a convolutional model is a GRU
+        cell: `"gru"` or `"lstm"`
         reset_after: which GRU, see `spgru.GRU`
         feedback: feed the decoder the moments of the frame it predicted last, as a `"next_frame"`
             model always does; else it gets no input
@@ -85,11 +85,6 @@ class ModelConfig:
         return self.feedback or self.kind == "next_frame"
 
     def _check_convolutional(self) -> None:
-        if self.cell != "gru":
-            raise ValueError(
-                f"cell={self.cell!r} has no convolutional form here; use cell='gru' or "
-                "architecture='fully_connected'"
-            )
         if self.kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd to keep the size, got {self.kernel_size}")
         if self.height % self.patch_size or self.width % self.patch_size:

@@ -1,4 +1,4 @@
-"""Encoder and decoder on patches: every position a small GRU that sees its neighbours."""
+"""Encoder and decoder on patches: every position a small network that sees its neighbours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spgru.functional import sigmoid
 from spgru.models.config import ModelConfig
-from spgru.models.conv_gru import ConvGRU
+from spgru.models.conv_recurrent import ConvGRU, ConvLSTM
 from spgru.models.frames import from_patches, to_patches
 from spgru.moments import Moments, stack
 from spgru.nn import Conv2d
@@ -18,17 +18,12 @@ from spgru.nn.layer import steady
 __all__ = ["Decoder", "Encoder"]
 
 
-def _recurrent(config: ModelConfig, inputs: int, factory: dict[str, Any]) -> ConvGRU:
-    return ConvGRU(
-        inputs,
-        config.hidden_size,
-        config.num_layers,
-        config.kernel_size,
-        reset_after=config.reset_after,
-        rule=config.rule,
-        weight_std=config.weight_std,
-        **factory,
-    )
+def _recurrent(config: ModelConfig, inputs: int, factory: dict[str, Any]) -> ConvGRU | ConvLSTM:
+    sizes = inputs, config.hidden_size, config.num_layers, config.kernel_size
+    options = {"rule": config.rule, "weight_std": config.weight_std, **factory}
+    if config.cell == "lstm":
+        return ConvLSTM(*sizes, **options)
+    return ConvGRU(*sizes, reset_after=config.reset_after, **options)
 
 
 class Encoder(nn.Module):
@@ -39,10 +34,13 @@ class Encoder(nn.Module):
         self.patch_size = config.patch_size
         self.rnn = _recurrent(config, config.patch_size**2, factory)
 
-    def forward(self, frames: Tensor | Moments) -> Moments:
-        """(T, B, height, width) -> (layers, B, channels, height / patch, width / patch)"""
+    def forward(self, frames: Tensor | Moments) -> Any:
+        """(T, B, height, width) -> (layers, B, channels, height / patch, width / patch)
+
+        For an LSTM a pair of those.
+        """
         _, state = self.rnn(to_patches(frames, self.patch_size))
-        return state  # type: ignore[no-any-return]
+        return state
 
 
 class Decoder(nn.Module):
@@ -59,7 +57,7 @@ class Decoder(nn.Module):
             **factory,
         )  # fmt: skip
 
-    def forward(self, state: Moments, steps: int, first: Tensor | Moments) -> Moments:
+    def forward(self, state: Any, steps: int, first: Tensor | Moments) -> Moments:
         """The logits of `steps` frames, (steps, B, height, width).
 
         Args:
@@ -68,11 +66,12 @@ class Decoder(nn.Module):
         """
         if self.feedback:
             return self._feed_back(state, steps, first)
-        shape = (steps, first.shape[0], 0, *state.shape[-2:])
+        batch, *size = first.shape
+        shape = (steps, batch, 0, *(pixels // self.patch_size for pixels in size))
         nothing = torch.zeros(shape, dtype=first.dtype, device=first.device)
         return self._read_out(self.rnn(nothing, state)[0])
 
-    def read(self, frames: Tensor | Moments) -> tuple[Moments, Moments]:
+    def read(self, frames: Tensor | Moments) -> tuple[Moments, Any]:
         """With feedback: the logits of the frame after each of (T, B, height, width), the state."""
         hidden, state = self.rnn(to_patches(frames, self.patch_size))
         return self._read_out(hidden), state
@@ -83,7 +82,7 @@ class Decoder(nn.Module):
         patches = self.readout(hidden.reshape(steps * batch, *image))
         return from_patches(patches.reshape(steps, batch, *patches.shape[1:]), self.patch_size)
 
-    def _feed_back(self, state: Moments, steps: int, frame: Tensor | Moments) -> Moments:
+    def _feed_back(self, state: Any, steps: int, frame: Tensor | Moments) -> Moments:
         outputs, dtype, x = [], frame.dtype, frame.unsqueeze(0)
         with steady(self):
             for _ in range(steps):

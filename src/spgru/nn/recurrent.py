@@ -112,12 +112,7 @@ class LSTM(Recurrent):
         return self._output_size, self.hidden_size
 
     def _unpack_state(self, hx: Any) -> tuple[Any, ...]:
-        if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-            raise TypeError(
-                f"hx of an LSTM must be the pair (h_0, c_0), got {type(hx).__name__}; "
-                "pass hx=(h_0, c_0)"
-            )
-        return tuple(hx)
+        return require_pair(hx)
 
     def _pack_state(self, state: list[Any]) -> Any:
         return tuple(state)
@@ -136,6 +131,15 @@ class LSTM(Recurrent):
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
         return {**Recurrent._torch_arguments(module), "proj_size": module.proj_size}
+
+
+def require_pair(hx: Any) -> tuple[Any, ...]:
+    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+        raise TypeError(
+            f"hx of an LSTM must be the pair (h_0, c_0), got {type(hx).__name__}; "
+            "pass hx=(h_0, c_0)"
+        )
+    return tuple(hx)
 
 
 class RNN(Recurrent):

@@ -1,0 +1,358 @@
+"""GRU and LSTM whose products are convolutions: a state is an image of channels."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spgru.checks import check_choice, check_value
+from spgru.functional import Affine
+from spgru.moments import Moments, cat, certain, stack
+from spgru.nn.layer import Layer, Options, Record
+from spgru.nn.recurrent import require_pair
+from spgru.nn.sequence import RecurrentOptions, Step
+from spgru.recurrent import BACKENDS, Backend, Kernel, Scan, lstm_step, make_gru_step, run
+from spgru.recurrent.kernels.products import add_bias
+
+__all__ = ["ConvCell", "ConvGRU", "ConvGRUCell", "ConvLSTM", "ConvLSTMCell", "ConvNetwork"]
+
+# Inside, channels come last: the steps of spgru.recurrent split gates along the last dimension, and
+# it is the memory format in which convolutions are fastest. Outside it is (B, C, height, width).
+
+
+def _channels_last(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x.movedim(-3, -1)
+    return Moments(x.mean.movedim(-3, -1), x.var.movedim(-3, -1))
+
+
+def _channels_first(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x.movedim(-1, -3)
+    return Moments(x.mean.movedim(-1, -3), x.var.movedim(-1, -3))
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(*batch, height, width, I) -> (*batch, height, width, O), the size kept."""
+    *batch, height, width, channels = x.shape
+    images = x.reshape(-1, height, width, channels).movedim(-1, 1)
+    output = F.conv2d(images, weight, padding=weight.shape[-1] // 2).movedim(1, -1)
+    output = output.reshape(*batch, height, width, len(weight))
+    return output if bias is None else add_bias(output, bias)
+
+
+class ConvCell(Layer):
+    """Base of the cells, each one layer with random weights. Tensor or Moments in, Moments out.
+
+    Every product of the equations is a convolution that keeps height and width. Moments are exact
+    but for the independence of gates and states among each other, of units, of positions and of
+    steps. `spgru.audit` measures what that costs.
+
+    Args:
+        in_channels: of the input; 0 for a cell that runs on its state alone
+        hidden_channels: of the state
+        kernel_size: odd
+        backend: see `spgru.GRU`
+
+    For the others see `spgru.nn.Layer`.
+    """
+
+    torch_class = nn.Module
+    gates: int
+    kernel: Kernel
+    state_names: tuple[str, ...] = ("h",)
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        kernel_size: int = 5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        backend: Backend = "auto",
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(device, dtype, **options)
+        check_choice("backend", backend, BACKENDS)
+        self.backend = backend
+        if in_channels < 0 or hidden_channels < 1:
+            raise ValueError(
+                f"in_channels is {in_channels} and hidden_channels {hidden_channels}; they must be "
+                "at least 0 and 1"
+            )
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size must be odd to keep the size, got {kernel_size}")
+        self.in_channels, self.hidden_channels = in_channels, hidden_channels
+        self.kernel_size = kernel_size
+        rows, window = self.gates * hidden_channels, (kernel_size, kernel_size)
+        # Without an input, its bias is drawn like that of the state.
+        fan_ih = (in_channels or hidden_channels) * kernel_size**2
+        fan_hh = hidden_channels * kernel_size**2
+        bound_ih, bound_hh = 1 / math.sqrt(fan_ih), 1 / math.sqrt(fan_hh)
+        if in_channels:
+            self._add_weight("weight_ih", (rows, in_channels, *window), fan_ih, bound_ih)
+        self._add_weight("weight_hh", (rows, hidden_channels, *window), fan_hh, bound_hh)
+        self._add_weight("bias_ih", (rows,), fan_ih, bound_ih)
+        self._add_weight("bias_hh", (rows,), fan_hh, bound_hh)
+
+    @abstractmethod
+    def _step(self, hidden: Affine) -> Step:
+        """The step with these filters of the state."""
+
+    @property
+    def _obstacle(self) -> str | None:
+        """Why the cell's kernel cannot serve it as it is configured."""
+        return None
+
+    @staticmethod
+    def _unpack_state(hx: Any) -> tuple[Any, ...]:
+        return (hx,)
+
+    @staticmethod
+    def _pack_state(state: tuple[Any, ...]) -> Any:
+        return state[0]
+
+    def forward(self, x: Tensor | Moments, hx: Any = None) -> Any:
+        """One step.
+
+        Args:
+            x: (B, in_channels, height, width)
+            hx: the state before, (B, hidden_channels, height, width), for an LSTM a pair of those;
+                None for zeros
+
+        Returns:
+            the state after, likewise
+        """
+        return self.run(x.unsqueeze(0), hx)[1]
+
+    def run(self, x: Tensor | Moments, hx: Any = None) -> tuple[Moments, Any]:
+        """All steps, the input's convolution done for all at once.
+
+        Args:
+            x: (T, B, in_channels, height, width)
+            hx: (B, hidden_channels, height, width), for an LSTM a pair of those; None for zeros
+
+        Returns:
+            h after every step (T, B, hidden_channels, height, width), and the state after the last
+        """
+        self._check("x", x)
+        if x.ndim != 5 or x.shape[2] != self.in_channels or x.shape[0] == 0:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; pass (T, B, {self.in_channels}, height, width) "
+                "with at least one step"
+            )
+        state = self._initial_state(hx, x)
+        output, final, neurons = self._run(_channels_last(self._enter(x)), state)
+        if self._records is not None:
+            laid_out = {name: _channels_first(value) for name, value in neurons.items()}
+            self._records.append(Record("", laid_out, 0))
+        output, *after = (self._leave(_channels_first(value)) for value in (output, *final))
+        return output, self._pack_state(tuple(after))
+
+    def _initial_state(self, hx: Any, x: Tensor | Moments) -> tuple[Any, ...]:
+        """(B, height, width, hidden_channels) each; checked if given, else zeros."""
+        _, batch, _, *size = x.shape
+        shape = (batch, self.hidden_channels, *size)
+        if hx is None:
+            zeros = torch.zeros(shape, dtype=x.dtype, device=x.device)
+            hx = self._pack_state((zeros,) * len(self.state_names))
+        state = []
+        for name, value in zip(self.state_names, self._unpack_state(hx), strict=True):
+            self._check(f"hx ({name})", value)
+            if tuple(value.shape) != shape:
+                raise ValueError(
+                    f"hx ({name}) has shape {tuple(value.shape)} but x asks for {shape}"
+                )
+            value = self._enter(value)
+            if isinstance(value, Tensor) and not self._first.is_certain:
+                value = certain(value)
+            state.append(_channels_last(value))
+        return tuple(state)
+
+    def _run(self, x: Any, state: tuple[Any, ...]) -> Scan:
+        if x.shape[0] > 1 and self._first.redraws_every_step:
+            outputs, history = [], []
+            for t in range(x.shape[0]):
+                output, state, neurons = self._run(x[t : t + 1], state)
+                outputs.append(output)
+                history.append(neurons)
+            joined = {name: cat([step[name] for step in history]) for name in history[0]}
+            return cat(outputs), state, joined
+        hidden = self._filters("hh")
+        return run(
+            self.kernel, self._step(hidden), self._inputs(x), state, hidden, self.family, self.rule,
+            self.backend, self._obstacle, _convolve, record=self._records is not None,
+        )  # fmt: skip
+
+    def _filters(self, part: str) -> Affine:
+        def make() -> Affine:
+            # In the memory format of the images once, and not again at every step.
+            weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
+            return Affine.of(weight, self._value(f"bias_{part}"))
+
+        return self._once(part, make)
+
+    def _inputs(self, x: Any) -> Any:
+        """(T, B, height, width, in_channels) -> the products with x, bias included."""
+        if self.in_channels:
+            return self._filters("ih")(x, _convolve)
+        bias = self._value("bias_ih")
+        shape = (*x.shape[:-1], self.gates * self.hidden_channels)
+        if isinstance(bias, Tensor):
+            return bias.expand(shape)
+        return Moments(bias.mean.expand(shape), bias.var.expand(shape))
+
+    @staticmethod
+    def _torch_arguments(module: Any) -> dict[str, Any]:
+        raise TypeError("torch.nn has no convolutional GRU or LSTM to convert from or to")
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.hidden_channels}, kernel_size={self.kernel_size}, "
+            f"{self._options_repr()}"
+        )
+
+
+class ConvGRUCell(ConvCell):
+    """One layer of a convolutional GRU. See `spgru.recurrent.gru` for the equations.
+
+    For `reset_after` see `spgru.GRU`, for the other arguments `ConvCell`.
+    """
+
+    gates = 3
+    kernel = "gru"
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        kernel_size: int = 5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        reset_after: bool = True,
+        **options: Unpack[RecurrentOptions],
+    ) -> None:
+        super().__init__(in_channels, hidden_channels, kernel_size, device, dtype, **options)
+        self.reset_after = reset_after
+
+    def _step(self, hidden: Affine) -> Step:
+        return make_gru_step(
+            hidden, self.hidden_channels, self.reset_after, self.family, self.rule, _convolve
+        )
+
+    @property
+    def _obstacle(self) -> str | None:
+        return None if self.reset_after else "there is no kernel for reset_after=False"
+
+
+class ConvLSTMCell(ConvCell):
+    """One layer of a convolutional LSTM. See `spgru.recurrent.lstm` for the equations.
+
+    The state is the pair (h, c). For the arguments see `ConvCell`.
+    """
+
+    gates = 4
+    kernel = "lstm"
+    state_names = ("h", "c")
+
+    @staticmethod
+    def _unpack_state(hx: Any) -> tuple[Any, ...]:
+        return require_pair(hx)
+
+    @staticmethod
+    def _pack_state(state: tuple[Any, ...]) -> Any:
+        return state
+
+    def _step(self, hidden: Affine) -> Step:
+        convolution: Any = partial(hidden, weighted_sum=_convolve)
+        return partial(
+            lstm_step, hidden=convolution, projection=None, family=self.family, rule=self.rule
+        )
+
+
+class ConvNetwork(nn.Module):
+    """Layers of a cell, each reading the states h of the one below.
+
+    Args:
+        in_channels: of the input; 0 for a network that runs on its state alone
+        hidden_channels: of every layer's state
+        num_layers: how many
+        kernel_size: odd
+        options: `device`, `dtype` and the options of the cell
+    """
+
+    cell: type[ConvCell]
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        num_layers: int = 1,
+        kernel_size: int = 5,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+        self.cells = nn.ModuleList(
+            self.cell(
+                hidden_channels if k else in_channels, hidden_channels, kernel_size, **options
+            )
+            for k in range(num_layers)
+        )
+
+    def forward(self, x: Tensor | Moments, hx: Any = None) -> tuple[Moments, Any]:
+        """Run along a sequence.
+
+        Args:
+            x: (T, B, in_channels, height, width)
+            hx: (num_layers, B, hidden_channels, height, width), for an LSTM a pair of those; None
+                for zeros
+
+        Returns:
+            the last layer's h after every step (T, B, hidden_channels, height, width), and every
+            layer's state after the last, shaped like `hx`
+        """
+        finals, output = [], x
+        for cell, state in zip(self.cells, self._by_layer(hx), strict=True):
+            assert isinstance(cell, ConvCell)
+            output, final = cell.run(output, state)
+            finals.append(cell._unpack_state(final))
+        assert isinstance(output, Moments)
+        joined = tuple(stack(list(values)) for values in zip(*finals, strict=True))
+        return output, self.cell._pack_state(joined)
+
+    def _by_layer(self, hx: Any) -> list[Any]:
+        """Where each layer starts, as its cell wants it."""
+        count = len(self.cells)
+        if hx is None:
+            return [None] * count
+        state = self.cell._unpack_state(hx)
+        for name, value in zip(self.cell.state_names, state, strict=True):
+            check_value(f"hx ({name})", value, next(self.parameters()))
+            if value.ndim != 5 or value.shape[0] != count:
+                raise ValueError(
+                    f"hx ({name}) has shape {tuple(value.shape)} but the network has {count} "
+                    "layers; pass (num_layers, B, hidden_channels, height, width)"
+                )
+        return [self.cell._pack_state(tuple(value[k] for value in state)) for k in range(count)]
+
+
+class ConvGRU(ConvNetwork):
+    """Layers of `ConvGRUCell`. For the arguments see there and `ConvNetwork`."""
+
+    cell = ConvGRUCell
+
+
+class ConvLSTM(ConvNetwork):
+    """Layers of `ConvLSTMCell`; the state is the pair (h, c). For the arguments see there."""
+
+    cell = ConvLSTMCell
