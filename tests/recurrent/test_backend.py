@@ -31,6 +31,7 @@ import triton.language as tl
 from torch.utils._pytree import tree_leaves
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
+from spgru.recurrent.kernels import persistent
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # In the interpreter Triton's kernels run on a CPU too; on a GPU there is only Triton.
@@ -535,6 +536,51 @@ def test_all_steps_at_once_in_16_bits(name: str) -> None:
         for part, exact in zip(found, expected, strict=True):
             error = (part.double() - exact).norm() / exact.norm()
             assert error < (4e-3 if dtype == torch.float16 else 3e-2)
+
+
+@pytest.mark.parametrize("held", [0, 16, 32])
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_weights_that_stay_on_the_chip(
+    name: str, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None, some or all; one program has all units, as holding its weights asks for."""
+    monkeypatch.setattr(persistent, "_UNITS", 32)
+    monkeypatch.setattr(persistent, "make_plan", persistent.make_plan.__wrapped__)
+    monkeypatch.setattr(persistent, "_inner", lambda *_: 16)
+    monkeypatch.setattr(persistent, "_held", lambda *_: held)
+    layer = getattr(spgru, name)(3, 32, weight_std=0.1, backend="triton", device=DEVICE)
+    truth = getattr(spgru, name)(3, 32, backend="reference", dtype=torch.float64, device=DEVICE)
+    truth.load_state_dict(layer.state_dict())
+    x = torch.randn(4, 2, 3, device=DEVICE)
+    found, expected = layer(x)[0], truth(x.double())[0]
+    for part, exact in zip(found, expected, strict=True):
+        assert (part.double() - exact).norm() < 1e-6 * exact.norm()
+        part.sum().backward(retain_graph=True)
+        exact.sum().backward(retain_graph=True)
+    for found_grad, exact_grad in zip(gradients(layer), gradients(truth), strict=True):
+        assert (found_grad.double() - exact_grad).norm() < 1e-5 * exact_grad.norm()
+
+
+def gradients(layer: torch.nn.Module) -> list[torch.Tensor]:
+    return [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
+
+
+def test_how_many_weights_stay_on_the_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(size: int, dtype: torch.dtype, rows: int = 30, columns: int = 64) -> int:
+        plan = persistent.Plan(-(-rows // 16) * size // 16, 16)
+        return persistent._held(torch.empty(1, size, dtype=dtype), plan, rows, columns)
+
+    monkeypatch.setattr(persistent, "_exact", lambda: False)
+    assert [held(size, torch.bfloat16) for size in (48, 128, 1024)] == [32, 128, 256]
+    assert [held(size, torch.float32) for size in (48, 128, 256, 512)] == [0, 128, 256, 0]
+    assert held(128, torch.float32, columns=16) == 0
+    several = persistent.Plan(1, 16)
+    assert persistent._held(torch.empty(1, 128), several, 30, 64) == 0
+    large_blocks = persistent.Plan(64, 32)
+    assert persistent._held(torch.empty(1, 128), large_blocks, 30, 64) == 0
+    monkeypatch.setattr(persistent, "_exact", lambda: True)
+    assert held(128, torch.float32) == 0
+    assert held(128, torch.bfloat16) == 128
 
 
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["forward", "both ways"])

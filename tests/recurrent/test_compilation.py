@@ -26,9 +26,11 @@ from spgru.data import kernels as drawing
 from spgru.functional.kernels import squash
 from spgru.recurrent.kernels import gru, lstm, persistent, rnn, steps
 
+torch.set_float32_matmul_precision("high")
 persistent._room = lambda device: (132, {room})
 CONSTANTS = (
     "size", "gates", "step", "block_rows", "units", "inner", "precision", "block", "joined",
+    "held",
 )
 NUMBERS = ("steps", "first", "direction", "rows", "p_step", "count")
 LOW = (
@@ -39,12 +41,14 @@ LOW = (
 UNKEPT = {{torch.float32: ("operands",), torch.bfloat16: ()}}
 
 
-def build(kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32", joined=True):
-    size = 1024
+def build(
+    kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32", joined=True, size=1024
+):
     weight = torch.empty(gates * size, size, dtype=low)
     values = dict(
         size=size, gates=gates, step=step, block_rows=rows, units=16, block=256,
         inner=persistent._inner(weight, rows, columns), precision=precision, joined=joined,
+        held=persistent._held(weight, persistent.Plan(size // 16, rows), rows, columns),
     )
     short = {{torch.float32: "*fp32", torch.bfloat16: "*bf16"}}[low]
     signature, constants = {{}}, {{}}
@@ -80,6 +84,8 @@ def check_minima(compiled):
 
 build(persistent._forward, gru._forward, 3, False, torch.float32, 16, 64, joined=False)
 build(persistent._forward, gru._forward, 3, False, torch.bfloat16, 16, 64, joined=False)
+build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 16, 64)
+build(persistent._forward, gru._forward, 3, False, torch.float32, 16, 64, size=256)
 build(persistent._backward, gru._backward, 3, False, torch.float32, 64)
 build(persistent._forward, gru._forward, 3, False, torch.float32, 32, 64, "ieee")
 build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 32, 64)

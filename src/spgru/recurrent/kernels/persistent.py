@@ -6,9 +6,9 @@ since the next products read what all have written. Backward likewise with the g
 products.
 
 Nothing is launched between steps, and what bounds a step is how fast weights and state come out of
-the level-2 cache, and then how fast a program multiplies; blocks are chosen for both. Where they
-would not all fit on the chip at once, waiting for one another is not possible and
-`spgru.recurrent.kernels.scan` launches every step.
+the level-2 cache, and then how fast a program multiplies; blocks are chosen for both. Weights that
+find room on the chip are read once, forward. Where the programs would not all fit on it at once,
+waiting for one another is not possible and `spgru.recurrent.kernels.scan` launches every step.
 """
 
 from __future__ import annotations
@@ -97,48 +97,79 @@ def _place(block, size: tl.constexpr, block_rows: tl.constexpr, units: tl.conste
 
 @triton.jit
 def _second_moment(w, w_var):
-    w_mean = w.to(tl.float32)
-    return (w_mean * w_mean + w_var.to(tl.float32)).to(w.dtype)
+    return tl.fma(w, w, w_var)  # one rounding, and in bfloat16 one instruction for two of them
+
+
+@triton.jit
+def _load_weights(
+    weight, weights, first_unit, term,
+    size: tl.constexpr, gates: tl.constexpr, units: tl.constexpr,
+):  # fmt: skip
+    """W and W.var of all gates of some units, (terms, gates x units) filled up to a power of 2.
+
+    Args:
+        weight: (gates H, H)
+        weights: (gates H, 2 H), of which the first half is W.var; squares are quicker made than
+            read
+        term: (terms, 1)
+    """
+    output = tl.arange(0, triton.next_power_of_2(gates) * units)[None, :]
+    column = output // units * size + first_unit + output % units
+    real = output < gates * units
+    w = tl.load(weight + column * size + term, real, 0.0)
+    return w, tl.load(weights + column * 2 * size + term, real, 0.0)
+
+
+@triton.jit
+def _add_products(h, hv, w, w_var, sums, precision: tl.constexpr):
+    """To the sums of W h, W.var h^2 and (W.var + W^2) h.var."""
+    by_mean, by_square, by_var = sums
+    by_mean = tl.dot(h, w, by_mean, input_precision=precision)
+    by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
+    by_var = tl.dot(hv, _second_moment(w, w_var), by_var, input_precision=precision)
+    return by_mean, by_square, by_var
 
 
 @triton.jit
 def _multiply(
-    mean, var, weight, weights, p_mean, p_var, row, first_unit, rows,
+    mean, var, weight, weights, held_weights, p_mean, p_var, row, first_unit, rows,
     size: tl.constexpr, stride: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr,
-    units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
+    units: tl.constexpr, inner: tl.constexpr, held: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, for (rows, gates H).
 
     Args:
         mean: (rows, H)
         var: h.var, a row every `stride` numbers
-        weight: (gates H, H)
-        weights: (gates H, 2 H), of which the first half is W.var; squares are quicker made than
-            read
+        weight, weights: see `_load_weights`
+        held_weights: the first `held` terms of both, if `held` is not 0
     """
     padded: tl.constexpr = triton.next_power_of_2(gates) * units
-    output = tl.arange(0, padded)[None, :]
-    column = output // units * size + first_unit + output % units
-    here, real = row < rows, output < gates * units
+    here = row < rows
     i, j = tl.arange(0, inner)[None, :], tl.arange(0, inner)[:, None]
-    mean_at, var_at = mean + row * size + i, var + row * stride + i
-    weight_at, weights_at = weight + column * size + j, weights + column * 2 * size + j
+    mean_at, var_at = mean + row * size, var + row * stride
+    # Past the level-1 cache, which does not see what other programs wrote.
+    if held > 0:  # asked for first and used last
+        known = tl.arange(0, held)[None, :]
+        first_h = tl.load(mean_at + known, here, 0.0, cache_modifier=".cg")
+        first_hv = tl.load(var_at + known, here, 0.0, cache_modifier=".cg")
     # Three sums, not two: sums that depend on each other would be spread badly over threads.
     by_mean = tl.zeros((block_rows, padded), tl.float32)
-    by_square = tl.zeros((block_rows, padded), tl.float32)
-    by_var = tl.zeros((block_rows, padded), tl.float32)
-    for start in range(0, size, inner):
-        # Past the level-1 cache, which does not see what other programs wrote.
-        h = tl.load(mean_at + start, here, 0.0, cache_modifier=".cg")
-        hv = tl.load(var_at + start, here, 0.0, cache_modifier=".cg")
-        w = tl.load(weight_at + start, real, 0.0)
-        w_var = tl.load(weights_at + start, real, 0.0)
-        by_mean = tl.dot(h, w, by_mean, input_precision=precision)
-        by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
-        by_var = tl.dot(hv, _second_moment(w, w_var), by_var, input_precision=precision)
-    at = row * gates * size + column
-    tl.store(p_mean + at, by_mean, here & real)
-    tl.store(p_var + at, by_square + by_var, here & real)
+    sums = by_mean, tl.zeros_like(by_mean), tl.zeros_like(by_mean)
+    for start in range(held, size, inner):
+        h = tl.load(mean_at + start + i, here, 0.0, cache_modifier=".cg")
+        hv = tl.load(var_at + start + i, here, 0.0, cache_modifier=".cg")
+        w, w_var = _load_weights(weight, weights, first_unit, start + j, size, gates, units)
+        sums = _add_products(h, hv, w, w_var, sums, precision)
+    if held > 0:
+        w, w_var = held_weights
+        sums = _add_products(first_h, first_hv, w, w_var, sums, precision)
+    by_mean, by_square, by_var = sums
+    output = tl.arange(0, padded)[None, :]
+    at = row * gates * size + output // units * size + first_unit + output % units
+    real = here & (output < gates * units)
+    tl.store(p_mean + at, by_mean, real)
+    tl.store(p_var + at, by_square + by_var, real)
 
 
 @triton.jit
@@ -179,7 +210,8 @@ def _forward(
     operands,  # (T + 1, rows, 2 H) if joined, else (T + 1, rows, H) or None
     arrived, steps, first, direction, rows, p_step,
     size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr, joined: tl.constexpr,
-    block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, precision: tl.constexpr,
+    block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, held: tl.constexpr,
+    precision: tl.constexpr,
 ):  # fmt: skip
     programs = tl.num_programs(0)
     blocks = tl.cdiv(rows, block_rows) * (size // units)
@@ -196,6 +228,12 @@ def _forward(
             size, joined,
         )  # fmt: skip
         block += programs
+    held_weights = None
+    if held > 0:  # on the chip from now on
+        held_weights = _load_weights(
+            weight, weights, tl.program_id(0) % (size // units) * units,
+            tl.arange(0, held)[:, None], size, gates, units,
+        )  # fmt: skip
     k = tl.full((), 0, tl.int64)
     while k < steps:
         _meet(arrived, k + 1, size // units)
@@ -220,8 +258,9 @@ def _forward(
                 var = (h_var if operands is None else operands) + before
             _multiply(
                 (h_mean if operand is None else operand) + before, var, weight, weights,
-                p_mean + p_at, p_var + p_at, row, block % (size // units) * units, rows,
-                size, 2 * size if joined else size, gates, block_rows, units, inner, precision,
+                held_weights, p_mean + p_at, p_var + p_at, row, block % (size // units) * units,
+                rows, size, 2 * size if joined else size, gates, block_rows, units, inner, held,
+                precision,
             )  # fmt: skip
             # Threads of a program now read what others of it wrote: taking the sums apart by gates
             # between threads is slower than the way over the level-2 cache.
@@ -309,7 +348,10 @@ class Persistent:
         """Tensors as those of `_forward`, up to `arrived`, and `joined`."""
         columns = triton.next_power_of_2(self._gates) * _UNITS
         inner = _inner(weight, plan.rows, columns)
-        return self._launch(_forward, self._steps[0], tensors, weight.device, plan, inner, **sizes)
+        held = _held(weight, plan, sizes["rows"], columns)
+        return self._launch(
+            _forward, self._steps[0], tensors, weight.device, plan, inner, held=held, **sizes
+        )
 
     def backward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
         """Tensors as those of `_backward`, up to `arrived`."""
@@ -322,7 +364,6 @@ class Persistent:
         **constants: Any,
     ) -> bool:  # fmt: skip
         assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
-        exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
         # All programs start together or not at all: none waits for one that cannot come.
         options = {} if plan.programs == 1 else {"launch_cooperative_grid": True}
         arrived = torch.zeros(-(-rows // plan.rows), dtype=torch.int32, device=device)
@@ -333,12 +374,32 @@ class Persistent:
                     *(() if p_step is None else (p_step,)),
                     size=size, gates=self._gates, step=step,
                     block_rows=plan.rows, units=_UNITS, inner=inner,
-                    precision="ieee" if exact else "tf32",
+                    precision="ieee" if _exact() else "tf32",
                     num_warps=_warps(kernel, plan.rows), num_stages=_STAGES, **constants, **options,
                 )  # fmt: skip
         except OutOfResources:
             return False
         return True
+
+
+def _exact() -> bool:
+    """Whether products of float32 are to be of float32, without tensor cores."""
+    return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
+
+
+def _held(weight: Tensor, plan: Plan, rows: int, columns: int) -> int:
+    """Terms, a power of 2, whose weights stay on the chip for the whole sequence.
+
+    That is for the compiler to do, and it runs out of registers if they are many, or the rows, or
+    if warps outnumber the columns they share. In float32 it gains by all weights or not at all.
+    """
+    size = weight.shape[-1]
+    is_rounded = weight.itemsize == 2
+    several_blocks = -(-rows // plan.rows) * (size // _UNITS) > plan.programs
+    if plan.rows > 16 or columns < 64 or several_blocks or (_exact() and not is_rounded):
+        return 0
+    held = min(1 << (size.bit_length() - 1), 256)
+    return held if is_rounded or held == size else 0
 
 
 def _warps(kernel: Any, rows: int) -> int:
@@ -350,7 +411,7 @@ def _inner(weight: Tensor, rows: int, columns: int) -> int:
     """Terms at a time: a power of 2 that divides H, few enough for what is in flight to fit."""
     _, room = _room(weight.device)
     size = weight.shape[-1]
-    inner = min(size & -size, 512 // weight.itemsize)
+    inner = min(size & -size, 128)
     # Of many rows the compiler keeps another copy in the same memory.
     needed = (
         (_STAGES - 1)
