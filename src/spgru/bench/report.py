@@ -110,8 +110,11 @@ def _bars(document: dict[str, Any]) -> str:
         "over nn.GRU run alike",
         "",
     ]
+    verdicts = judge(document)
+    if all(verdict.ratio is None for verdict in verdicts):
+        return "None of what has a bar was measured."
     cells = []
-    for verdict in judge(document):
+    for verdict in verdicts:
         bar = verdict.bar
         sign = "≥" if bar.quantity == "MC-LSTM over ours" else "≤"
         cells.append(

@@ -18,7 +18,9 @@ Size2d = int | tuple[int, ...]
 WeightedSum = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
+# eq=False: tensors have no equality to go by, and torch.compile hashes what it calls before it has
+# its fields (torch 2.11).
+@dataclass(frozen=True, slots=True, eq=False)
 class Affine:
     """x -> W x + b, with what is constant over a sequence computed once.
 
@@ -34,7 +36,7 @@ class Affine:
     """(O, I), or None for weights known exactly"""
     bias: Tensor | None
     bias_var: Tensor | None
-    _kept: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
