@@ -124,6 +124,16 @@ def test_resume_may_change_the_number_of_processes_but_nothing_else():
         single.load_state_dict({})
 
 
+def test_resume_with_other_digits_is_refused():
+    data = MovingMNIST(4, split="test")
+    saved = data.state_dict()
+    data.load_state_dict(saved)
+    other = MovingMNIST(4, split="test")
+    other.images = other.images.flip(0)
+    with pytest.raises(ValueError, match=r"state has images '\w{64}' but this object '\w{64}'"):
+        other.load_state_dict(saved)
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_join_to_the_single_process_batch(world_size):
     options = {"split": "test", "frames": 3, "noise": 0.2, "seed": 3}

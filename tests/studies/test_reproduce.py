@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from spgru.models import ModelConfig
 from spgru.studies import STUDIES, Settings, UnfinishedError, rebuild, reproduce
 from spgru.studies.runs import Member
 from spgru.studies.study import read_results
-from spgru.training import CheckpointError, ConfigError, score
+from spgru.training import CheckpointError, ConfigError, TrainConfig, score
+from spgru.training.distributed import Processes
+from spgru.training.model import DropoutConfig
+from spgru.training.run import Run
 
 
 def check_folder(folder: Path) -> None:
@@ -115,6 +121,35 @@ def test_a_missing_network_is_told_before_training(tiny) -> None:
     with pytest.raises(CheckpointError, match="nowhere does not exist"):
         reproduce(["two-digits"], settings, show="none")
     assert not settings.output.exists()
+
+
+def test_what_is_wrong_is_told_before_training(tiny, tmp_path: Path, monkeypatch) -> None:
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"nothing")
+    small = TrainConfig(model=ModelConfig(hidden_size=4, height=32, width=32), device="cpu")
+    dropout = dataclasses.replace(small, model=DropoutConfig(hidden_size=4))
+    made = {}
+    for name, config in (("small", small), ("dropout", dropout)):
+        config = dataclasses.replace(config, output=str(tmp_path / name), steps=1, batch_size=2)
+        # A start is enough: what is there is a network of that kind.
+        made[name] = Run(config, Processes(0, 1, torch.device("cpu"), False), False).folder
+    conv = "two_digits_conv"
+    for changes, message in (
+        ({"overrides": {f"{conv}.stepz": 3}}, "stepz"),
+        ({"given": {conv: damaged}}, "damaged.safetensors"),
+        ({"given": {conv: made["dropout"]}}, "a network of kind mc_dropout_lstm, and two_digits_c"),
+        ({"given": {conv: made["small"]}}, "reads frames of 32 x 32, and the study has 64 x 64"),
+        ({"given": {"controlled_sp_gru": made["small"]}}, "two-digits takes two_digits, two_dig"),
+        ({"output": Path("/proc/nowhere")}, "/proc/nowhere cannot be made"),
+    ):
+        settings = tiny(**changes)
+        with pytest.raises((ConfigError, CheckpointError, ValueError), match=message):
+            reproduce(["two-digits"], settings, show="none")
+        assert not settings.output.exists()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'spgru\[plot\]'"):
+        reproduce(["two-digits"], tiny(), show="none")
+    assert not tiny().output.exists()
 
 
 def test_studies_share_their_networks(tiny) -> None:

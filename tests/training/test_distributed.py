@@ -16,6 +16,7 @@ from spgru.objectives import Objective
 from spgru.training import ConfigError, TrainConfig, load_model, train
 from spgru.training import checkpoint as checkpoints
 from spgru.training.distributed import Processes
+from spgru.training.loop import check_group
 from spgru.training.model import DropoutConfig
 from spgru.training.progress import read_metrics
 from spgru.training.schema import to_mapping
@@ -89,6 +90,13 @@ def test_random_masks_survive_a_death_too(
         config = TrainConfig(**{**base, "output": str(tmp_path / name)})
         torchrun(config, *program, restarts=restarts)
     assert newest(tmp_path / "killed") == newest(tmp_path / "whole")
+
+
+def test_no_process_has_the_variance_of_the_batch(tiny: Make) -> None:
+    config = tiny(objective=Objective("paper"))
+    check_group(config, Processes(0, 1, torch.device("cpu"), False))
+    with pytest.raises(ConfigError, match="2 processes have a part of it each; use one process"):
+        check_group(config, Processes(0, 2, torch.device("cpu"), False))
 
 
 def test_a_batch_must_divide() -> None:

@@ -104,8 +104,10 @@ def evaluate(
     """
     from spgru.training import evaluation, load_model
     from spgru.training.distributed import choose_device
-    from spgru.training.storage import write_whole
+    from spgru.training.storage import require_folder, write_whole
 
+    if output is not None:
+        require_folder(output.parent)
     loaded = load_model(checkpoint)
     where = choose_device(device)
     model = loaded.model.to(where)
@@ -126,7 +128,6 @@ def evaluate(
         rows.append({"set": name, **asdict(found)})
     if output is not None:
         document = {"checkpoint": str(checkpoint), "step": loaded.step, "scores": rows}
-        output.parent.mkdir(parents=True, exist_ok=True)
         write_whole(output, (json.dumps(document, indent=2) + "\n").encode())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -180,6 +182,11 @@ class MovingMNIST:
         self._position += 1
         return frames
 
+    @cached_property
+    def _fingerprint(self) -> str:
+        """Of the digits, which may be a user's own."""
+        return hashlib.sha256(self.images.cpu().numpy().tobytes()).hexdigest()
+
     def state_dict(self) -> dict[str, Any]:
         """Position and what determines the sequences, as plain JSON values; the same on each rank.
 
@@ -194,6 +201,7 @@ class MovingMNIST:
             "split": self.split,
             "joint_batch_size": self.batch_size * self.world_size,
             "available_digits": len(self.images),
+            "images": self._fingerprint,
             **protocol,
         }
 

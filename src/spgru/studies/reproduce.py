@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from spgru.data import MovingMNISTTest
 from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
 from spgru.studies.provenance import provenance
-from spgru.studies.runs import Settings, Stopped, train_all
+from spgru.studies.runs import Member, Settings, Stopped, train_all
 from spgru.studies.study import Study, write_report, write_results
-from spgru.training import ConfigError
-from spgru.training.packaged import find_weights
+from spgru.training import ConfigError, load_model
+from spgru.training.images import require_matplotlib
 from spgru.training.progress import Show
+from spgru.training.storage import require_folder
 
 __all__ = ["STUDIES", "UnfinishedError", "rebuild", "reproduce"]
 
@@ -58,25 +59,15 @@ def reproduce(
 
     Raises:
         UnfinishedError: time was up, or a signal came.
-        ConfigError: the official test set is given, and none of the studies is scored on it; or a
-            study does not do with the runs of `settings.only`.
-        CheckpointError: a given network does not exist.
+        ConfigError: something that was asked for cannot be done; told before any training.
+        CheckpointError: a given network does not exist, or is damaged.
     """
     studies = [STUDIES[name] for name in names]
-    # What is wrong is to be told before hours of training.
     for study in studies:
         _check_part(study, settings)
-    for source in settings.given.values():
-        find_weights(source)
-    if settings.official is not None:
-        if two_digits.STUDY not in studies:
-            raise ConfigError(
-                f"the official file is the test set of {two_digits.STUDY.name} alone; "
-                f"leave it out for {', '.join(names)}"
-            )
-        MovingMNISTTest(settings.official)
-    origin = {"command": command, **provenance(settings.where)}
     wanted = dict.fromkeys(member for study in studies for member in study.members(settings))
+    _check(settings, names, wanted)
+    origin = {"command": command, **provenance(settings.where)}
     stopped = train_all(settings, wanted, max_seconds, show)
     if stopped is not None:
         raise UnfinishedError(stopped)
@@ -92,6 +83,36 @@ def reproduce(
         write_results(study, settings, results, {**origin, "started": started, "seconds": seconds})
         reports.append(write_report(study, folder))
     return reports
+
+
+def _check(settings: Settings, names: Sequence[str], wanted: Iterable[Member]) -> None:
+    """All that can be wrong and can be told before hours of training."""
+    require_matplotlib("a report needs matplotlib; install it with pip install 'spgru[plot]'")
+    configs = {member.run: settings.config(member) for member in wanted}
+    for run, source in settings.given.items():
+        if run not in configs:
+            raise ConfigError(
+                f"--use {run}: {', '.join(names)} takes {', '.join(configs)}; leave it out"
+            )
+        found, own = load_model(source).config.model, configs[run].model
+        if type(found) is not type(own):
+            raise ConfigError(
+                f"--use {run}={source}: that is a network of kind {found.kind}, and {run} one of "
+                f"kind {own.kind}"
+            )
+        if (found.height, found.width) != (own.height, own.width):
+            raise ConfigError(
+                f"--use {run}={source}: that network reads frames of {found.height} x "
+                f"{found.width}, and the study has {own.height} x {own.width}"
+            )
+    if settings.official is not None:
+        if two_digits.STUDY.name not in names:
+            raise ConfigError(
+                f"the official file is the test set of {two_digits.STUDY.name} alone; "
+                f"leave it out for {', '.join(names)}"
+            )
+        MovingMNISTTest(settings.official)
+    require_folder(settings.output)
 
 
 def _check_part(study: Study, settings: Settings) -> None:

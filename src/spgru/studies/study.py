@@ -59,7 +59,7 @@ def write_results(
     document = {
         "study": study.name,
         "scale": asdict(settings.scale),
-        "seeds": list(settings.all_seeds),
+        "seeds": sorted({member.seed for member in members}),
         **origin,
         "configs": configs,
         "results": _without_nan(results),

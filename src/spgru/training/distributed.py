@@ -5,9 +5,10 @@
 `batch_size` is that of all processes together, and every process takes its contiguous part. Losses
 are means over a batch plus one divergence of the weights, and DistributedDataParallel averages
 gradients, so the divergence counts once, and the run is that of a single process up to rounding.
-(The objective "paper" compares with the variance of the target over the batch: there each process
-uses its own part.) Process 0 alone reads and writes files. When a process dies torchrun starts all
-of them again, and they continue from the last checkpoint.
+The baselines that draw random numbers (Monte Carlo dropout, deep Markov model) draw others in each
+process. The objective "paper" compares with the variance of the target over the batch, which no
+process has whole, and is refused. Process 0 alone reads and writes files. When a process dies
+torchrun starts all of them again, and they continue from the last checkpoint.
 """
 
 from __future__ import annotations

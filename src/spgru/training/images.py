@@ -13,15 +13,12 @@ from spgru.models import Autoencoder
 __all__ = ["require_matplotlib", "save_prediction"]
 
 
-def require_matplotlib() -> None:
+def require_matplotlib(message: str) -> None:
     """Fail now rather than at the first picture."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib; install it with pip install 'spgru[plot]', "
-            "or set image_every to 0"
-        ) from error
+        raise ModuleNotFoundError(message) from error
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spgru.training.export import Loaded
-from spgru.training.storage import write_whole
+from spgru.training.storage import require_folder, write_whole
 
 __all__ = ["predict_file", "read_sequences"]
 
@@ -83,6 +83,7 @@ def predict_file(
     for path in paths:
         if path.exists() and not overwrite:
             raise ValueError(f"{path} exists; remove it, choose another output, or overwrite it")
+    require_folder(paths[0].parent)
     frames, batched = read_sequences(source, shape.height, shape.width)
     model = loaded.model.to(device)
     options = {} if steps is None else {"steps": steps}
@@ -93,7 +94,6 @@ def predict_file(
         result = torch.cat([getattr(part, name) for part in parts], 1).cpu()
         buffer = io.BytesIO()
         np.save(buffer, (result if batched else result[:, 0]).numpy())
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, buffer.getvalue())
     return paths[0], paths[1]
 

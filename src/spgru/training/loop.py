@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spgru.training.checkpoint import CheckpointError, CheckpointWarning
 from spgru.training.config import TrainConfig
-from spgru.training.distributed import processes
+from spgru.training.distributed import Processes, processes
 from spgru.training.evaluation import make_data, score
 from spgru.training.images import require_matplotlib, save_prediction
 from spgru.training.interrupt import OUT_OF_TIME, Stop, watching
@@ -78,13 +78,35 @@ def train(
         TrainingError: the loss is no longer finite.
     """
     if config.image_every:
-        require_matplotlib()
+        require_matplotlib(
+            "pictures need matplotlib; install it with pip install 'spgru[plot]', "
+            "or set image_every to 0"
+        )
     with (
         processes(config.device) as group,
         watching(max_seconds, patient=group.count > 1) as stop,
         multiplying(config.precision),
     ):
+        check_group(config, group)
         return _train(Run(config, group, resume or group.restarted), stop, show)
+
+
+def _takes_graphs(group: Processes) -> bool:
+    return group.device.type == "cuda" and group.count == 1
+
+
+def check_group(config: TrainConfig, group: Processes) -> None:
+    """Refuse what these processes cannot do."""
+    if config.cuda_graph == "always" and not _takes_graphs(group):
+        raise ConfigError(
+            f"cuda_graph is always, but a graph needs one process on one GPU, not "
+            f"{group.count} on {group.device.type}; set it to auto"
+        )
+    if config.objective.name == "paper" and group.count > 1:
+        raise ConfigError(
+            "objective.name is paper, which compares with the variance over the batch, and "
+            f"{group.count} processes have a part of it each; use one process"
+        )
 
 
 def _train(run: Run, stop: Stop, show: Show) -> Result:
@@ -111,13 +133,8 @@ class _Loop:
         )
         if config.compile:
             module = torch.compile(module)
-        possible = group.device.type == "cuda" and group.count == 1
-        if config.cuda_graph == "always" and not possible:
-            raise ConfigError(
-                f"cuda_graph is always, but a graph needs one process on one GPU, not "
-                f"{group.count} on {group.device.type}; set it to auto"
-            )
-        kind = GraphStep if possible and config.cuda_graph != "never" else Step
+        graph = _takes_graphs(group) and config.cuda_graph != "never"
+        kind = GraphStep if graph else Step
         # Variances take no part in the beginning, and have no gradient to wait for.
         wrapped = group.wrap(module, some_unused=self.means_only)
         return kind(wrapped, self.run.optimizer, config.precision, config.optimizer.clip)
@@ -209,6 +226,7 @@ class _Loop:
             path = run.folder / "images" / f"step-{run.step:08d}.png"
             with progress.tolerating(str(path)):
                 save_prediction(path, run.model, next(self._unseen(1)))
+                progress.picture(path, run.step)
         if validate:
             found = asdict(score(run.model, self._unseen(count)))
             row = {f"test_{name}": value for name, value in found.items()}

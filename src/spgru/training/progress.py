@@ -101,6 +101,13 @@ class Progress:
                     if name != "step":
                         self._writer.add_scalar(name, value, row["step"])
 
+    def picture(self, path: Path, step: int) -> None:
+        """Show a picture in TensorBoard too."""
+        if self._writer:
+            from matplotlib.image import imread
+
+            self._writer.add_image("prediction", imread(path)[..., :3], step, dataformats="HWC")
+
     def exclude(self, seconds: float) -> None:
         """Leave time spent on something else out of the throughput."""
         self._last = self._last[0], self._last[1] + seconds

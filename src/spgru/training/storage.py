@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-__all__ = ["remove_leftovers", "sha256", "sync_folder", "write_whole"]
+__all__ = ["remove_leftovers", "require_folder", "sha256", "sync_folder", "write_whole"]
 
 _CHUNK = 1 << 22
 _SUFFIX = ".partial"
@@ -33,6 +33,21 @@ def write_whole(path: Path, data: bytes) -> None:
         partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def require_folder(folder: Path) -> None:
+    """Make a folder, and sure that it can be written to, before the work that goes there.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        writable = os.access(folder, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be made ({error.strerror}); choose another") from None
+    if not writable:
+        raise ValueError(f"{folder} cannot be written to; choose another")
 
 
 def sync_folder(folder: Path) -> None:
