@@ -349,8 +349,13 @@ class Persistent:
         columns = triton.next_power_of_2(self._gates) * _UNITS
         inner = _inner(weight, plan.rows, columns)
         held = _held(weight, plan, sizes["rows"], columns)
-        return self._launch(
-            _forward, self._steps[0], tensors, weight.device, plan, inner, held=held, **sizes
+        assert (weight.shape[-1] - held) % inner == 0
+        # Smaller chips have no room for weights that stay.
+        return any(
+            self._launch(
+                _forward, self._steps[0], tensors, weight.device, plan, inner, held=terms, **sizes
+            )
+            for terms in dict.fromkeys((held, 0))
         )
 
     def backward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
