@@ -36,7 +36,10 @@ def check_folder(folder: Path) -> None:
     for name, config in document["configs"].items():
         assert json.loads((folder / "configs" / f"{name}.json").read_text()) == config
         assert config["steps"] == 2
+    assert document["trained"].keys() == document["configs"].keys()
     report = (folder / "report.md").read_text()
+    for name in document["trained"]:
+        assert f"| {name} | 2 | abc123 | {torch.__version__} | CPU |" in report
     linked = re.findall(r"\]\(([^)]+)\)", report)
     assert all((folder / target).exists() for target in linked)
     pictures = {path.name for path in folder.iterdir() if path.suffix in (".png", ".gif")}

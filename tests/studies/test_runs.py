@@ -123,3 +123,5 @@ def test_steps_are_those_made_and_not_those_planned(tiny) -> None:
     member = Member("two_digits_conv", 0)
     assert settings.steps(member) == 31_312
     assert settings.used_config(member)["steps"] == 32_000
+    # Where the weights were made is kept since after these.
+    assert settings.origin(member) == {"steps": 31_312}

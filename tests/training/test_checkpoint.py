@@ -27,11 +27,12 @@ def make(step: int, size: int = 50) -> Checkpoint:
         {"position": step, "seed": 7, "start": [0.1, 0.2]},
         {"a.mean": weights, "count": torch.tensor(step)},
         {"a.mean/exp_avg": weights.t() * 2, "a.mean/step": torch.tensor(float(step))},
+        {"commit": "abc123", "hardware": "CPU"},
     )
 
 
 def assert_same(a: Checkpoint, b: Checkpoint) -> None:
-    assert (a.step, a.config, a.data) == (b.step, b.config, b.data)
+    assert (a.step, a.config, a.data, a.origin) == (b.step, b.config, b.data, b.origin)
     for mine, other in ((a.model, b.model), (a.optimizer, b.optimizer)):
         assert mine.keys() == other.keys()
         for name, tensor in mine.items():
@@ -102,8 +103,8 @@ def test_damage_falls_back_to_the_one_before(tmp_path: Path, how: str, ending: s
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             loaded = checkpoints.load_newest(folder)
-        if how == "flip" and ending == "json" and loaded.step == 2:
-            # White space between two values may change without harm.
+        if how in ("flip", "cut") and ending == "json" and loaded.step == 2:
+            # White space between two values may change without harm, and the last be lost.
             assert_same(loaded, make(2))
             continue
         assert_same(loaded, make(1))

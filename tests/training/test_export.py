@@ -29,8 +29,9 @@ Make = Callable[..., TrainConfig]
 
 
 @pytest.fixture
-def run(tiny: Make) -> Path:
+def run(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of two steps."""
+    monkeypatch.setenv("SPGRU_COMMIT", "abc123")
     return train(tiny(steps=2), show="none").folder
 
 
@@ -44,6 +45,8 @@ def test_weights_and_configuration_survive(run: Path, tmp_path: Path) -> None:
     path = export(run, tmp_path / "shared" / "weights.safetensors")
     before, after = load_model(run), load_model(path)
     assert (after.config.model, after.step) == (before.config.model, 2)
+    origin = {"commit": "abc123", "torch": torch.__version__, "hardware": "CPU"}
+    assert after.origin == before.origin == origin
     state = after.model.state_dict()
     for name, tensor in before.model.state_dict().items():
         assert torch.equal(state[name], tensor), name

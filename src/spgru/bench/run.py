@@ -21,7 +21,7 @@ from spgru.bench.problem import CELLS, Cell, Problem
 from spgru.bench.shapes import MODES, Case, Mode
 from spgru.bench.timing import Effort, take_turns
 from spgru.studies.memory import peak_bytes
-from spgru.studies.provenance import provenance
+from spgru.training.provenance import provenance
 from spgru.training.step import multiplying
 
 __all__ = ["FIELDS", "Row", "Settings", "measure"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from spgru.data import MovingMNISTTest
 from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
-from spgru.studies.provenance import provenance
 from spgru.studies.runs import Member, Settings, Stopped, train_all
 from spgru.studies.study import Study, write_report, write_results
 from spgru.training import ConfigError, load_model
 from spgru.training.images import require_matplotlib
 from spgru.training.progress import Show
+from spgru.training.provenance import provenance
 from spgru.training.storage import require_folder
 
 __all__ = ["STUDIES", "UnfinishedError", "rebuild", "reproduce"]

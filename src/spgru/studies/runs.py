@@ -118,6 +118,11 @@ class Settings:
         """How many the network was trained for, which need not be all of its configuration."""
         return self._loaded(member).step
 
+    def origin(self, member: Member) -> dict[str, Any]:
+        """Steps, and commit, torch and hardware of the training where they are recorded."""
+        loaded = self._loaded(member)
+        return {"steps": loaded.step, **loaded.origin}
+
     def _loaded(self, member: Member) -> Loaded:
         return load_model(self.given.get(member.run, self.run_folder(member)))
 

@@ -61,6 +61,7 @@ def write_results(
         "scale": asdict(settings.scale),
         "seeds": sorted({member.seed for member in members}),
         **origin,
+        "trained": {member.name: settings.origin(member) for member in members},
         "configs": configs,
         "results": _without_nan(results),
     }
@@ -119,6 +120,7 @@ def write_report(study: Study, folder: Path) -> Path:
         study.report(results).strip(),
         "## How this was made",
         _origin(document),
+        *_trained(document),
         f"All numbers: {tables}; together with all settings: [{RESULTS}]({RESULTS}). "
         "Training configurations: [configs](configs).",
     ]
@@ -144,6 +146,18 @@ def _origin(document: Mapping[str, Any]) -> str:
     rows.append(["scale", scale.pop("name")])
     rows += [[name, value] for name, value in scale.items() if name != "seeds"]
     return table(["", ""], rows)
+
+
+def _trained(document: Mapping[str, Any]) -> list[str]:
+    """A table of the networks: their training may be older than the measurement."""
+    if "trained" not in document:
+        return []
+    wanted = ("steps", "commit", "torch", "hardware")
+    rows = [
+        [name, *(origin.get(key, "not recorded") for key in wanted)]
+        for name, origin in document["trained"].items()
+    ]
+    return ["Networks, and what they were trained with:", table(["", *wanted], rows)]
 
 
 def findings(report: Path) -> list[str]:

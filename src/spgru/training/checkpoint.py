@@ -14,7 +14,7 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     """"name of the parameter/name of the moment" -> tensor"""
+    origin: dict[str, str] = field(default_factory=dict)
+    """`spgru.training.provenance.origin` of the process that wrote it; empty if not recorded"""
 
 
 def _paths(folder: Path, step: int) -> tuple[Path, Path]:
@@ -132,6 +134,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> Path:
         "tensors": {"file": tensors_path.name, "bytes": len(data), "sha256": digest},
         "config": checkpoint.config,
         "data": checkpoint.data,
+        "origin": checkpoint.origin,
     }
     document = content | {"sha256": _digest(content)}
     try:
@@ -207,7 +210,8 @@ def load(path: Path) -> Checkpoint:
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
         parts[part][rest] = tensor
-    return Checkpoint(content["step"], content["config"], content["data"], **parts)
+    origin = content.get("origin", {})
+    return Checkpoint(content["step"], content["config"], content["data"], **parts, origin=origin)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

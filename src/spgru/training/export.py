@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -42,6 +42,8 @@ class Loaded:
     """how it was trained"""
     step: int
     """after how many steps"""
+    origin: dict[str, str] = field(default_factory=dict)
+    """commit, torch and hardware of its training; empty if not recorded"""
 
 
 def export(
@@ -66,6 +68,7 @@ def export(
         "format": FORMAT,
         "config": json.dumps(stored.config, sort_keys=True),
         "step": str(stored.step),
+        "origin": json.dumps(stored.origin, sort_keys=True),
         "precision": precision,
         "sha256": _payload_digest(safetensors.torch.save(tensors)),
     }
@@ -120,7 +123,7 @@ def _loaded(stored: Checkpoint, source: str) -> Loaded:
         ) from error
     model = build(config.model)
     checkpoints.fit(model.state_dict(), stored.model, source)
-    return Loaded(model.eval(), config, stored.step)
+    return Loaded(model.eval(), config, stored.step, stored.origin)
 
 
 def _stored(source: str | Path) -> Checkpoint:
@@ -156,4 +159,5 @@ def _read_export(path: Path) -> Checkpoint:
         for name, tensor in tensors.items()
     }
     config = json.loads(metadata["config"])
-    return Checkpoint(int(metadata["step"]), config, {}, wide, {})
+    origin = json.loads(metadata.get("origin", "{}"))
+    return Checkpoint(int(metadata["step"]), config, {}, wide, {}, origin)

@@ -17,6 +17,7 @@ from spgru.training.evaluation import make_data
 from spgru.training.export import CHECKPOINTS, load_weights
 from spgru.training.model import build
 from spgru.training.optimizer import make_optimizer
+from spgru.training.provenance import origin
 from spgru.training.schema import ConfigError, to_mapping
 from spgru.training.storage import write_whole
 
@@ -36,6 +37,7 @@ class Run:
 
     def __init__(self, config: TrainConfig, group: Processes, resume: bool) -> None:
         self.config, self.group = config, group
+        self._origin = origin(group.device) if group.is_first else {}
         self.folder = Path(config.output)
         self.checkpoints = self.folder / CHECKPOINTS
         self.data = make_data(
@@ -73,6 +75,7 @@ class Run:
             self.data.state_dict(),
             self.model.state_dict(),
             self._moments(),
+            self._origin,
         )
         checkpoints.save(self.checkpoints, checkpoint, self.config.keep)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["commit", "provenance"]
+__all__ = ["commit", "origin", "provenance"]
 
 
 def commit() -> str:
@@ -39,6 +39,15 @@ def _git(*arguments: str) -> str:
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def origin(device: torch.device) -> dict[str, str]:
+    """What is kept with weights: of which code, and on what, they were made.
+
+    Nothing that may differ between a run and its continuation on the same machine.
+    """
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return {"commit": commit(), "torch": torch.__version__, "hardware": kind}
 
 
 def provenance(device: torch.device) -> dict[str, str]:
