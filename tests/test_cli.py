@@ -178,7 +178,13 @@ def test_own_digits(spgru, config: Path, tmp_path: Path) -> None:
     )
     assert mine.status == 0
     assert mine.out != plain.out
-    assert_sentence(spgru(*asked, "--mnist", folder), "is made of the packaged digits; leave your")
+    two_digits = spgru(*asked, "--mnist", folder)
+    assert two_digits.status == 0
+    assert "two digits, of your own" in two_digits.out
+    assert_sentence(
+        spgru(*asked, "--mnist", folder, "--official", tmp_path / "x.npy"),
+        "the official file has digits of its own; leave out yours",
+    )
 
 
 def test_pieces_and_resume(spgru, config: Path, tmp_path: Path) -> None:

@@ -67,11 +67,9 @@ def evaluation_set(settings: Settings) -> tuple[str, Iterator[Tensor]]:
     The official file where it is given; else the regenerated test set, or of a user's own digits
     sequences made the same way.
     """
-    count = settings.scale.test_sequences
-    if settings.mnist is not None and settings.official is None:
-        return "two digits, of your own", digits_of(settings, 2, count)
-    size = _AT_A_TIME[settings.where.type]
-    return next(evaluation_sets("two-digits", count, size, settings.where, settings.official))
+    count, size = settings.scale.test_sequences, _AT_A_TIME[settings.where.type]
+    own = settings.mnist if settings.official is None else None
+    return next(evaluation_sets("two-digits", count, size, settings.where, settings.official, own))
 
 
 def _answers(model: Any, seen: Tensor, after: Tensor) -> dict[str, tuple[Moments, Tensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,14 +97,19 @@ def evaluation_sets(
             digits on the path of the controlled study with one thing changed, see `CONTROLLED_SETS`
         sequences: of each; None for 10,000, or 100 of each controlled set
         official: path of the official file, in place of the regenerated set
-        directory: folder with your own MNIST files, for controlled paths
+        directory: folder with your own MNIST files, of which the sequences are then made
     """
-    if kind == "two-digits":
-        if directory is not None:
+    if kind == "two-digits" and directory is not None:
+        if official is not None:
             raise ValueError(
-                "the two-digit test set is made of the packaged digits; leave your own out, or "
-                "ask for controlled paths"
+                "the official file has digits of its own; leave out yours, or the file"
             )
+        yield (
+            "two digits, of your own",
+            _stream(MovingMNIST, sequences or 10_000, batch_size, device, directory, digits=2),
+        )
+        return
+    if kind == "two-digits":
         test = MovingMNISTTest(official)
         yield (
             f"two digits, {test.source}",
@@ -117,7 +122,14 @@ def evaluation_sets(
         for value in values:
             yield (
                 f"{changed} {value:g}",
-                _controlled(changed, value, sequences or 100, batch_size, device, directory),
+                _stream(
+                    MovingMNIST.controlled,
+                    sequences or 100,
+                    batch_size,
+                    device,
+                    directory,
+                    **{changed: value},
+                ),
             )
 
 
@@ -131,17 +143,16 @@ def _two_digits(
         yield unit_interval(frames, torch.float32)
 
 
-def _controlled(
-    changed: str,
-    value: float,
+def _stream(
+    make: Callable[..., MovingMNIST],
     sequences: int,
     batch_size: int,
     device: torch.device,
     directory: str | Path | None,
+    **options: Any,
 ) -> Iterator[Tensor]:
     size = min(batch_size, sequences)
     # A seed of its own: every model is asked about the same sequences.
-    options: dict[str, Any] = {changed: value, "split": "test", "seed": _SEED, "device": device}
-    data = MovingMNIST.controlled(size, directory=directory, **options)
+    data = make(size, split="test", seed=_SEED, device=device, directory=directory, **options)
     for start in range(0, sequences, size):
         yield next(data)[:, : sequences - start]
