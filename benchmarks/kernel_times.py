@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import spgru
 from spgru.bench.shapes import BARS
-from spgru.recurrent.kernels import persistent
+from spgru.recurrent.kernels import planning
 
 # Warps, stages, and rows of a block where they are not to be chosen.
 VARIANTS = {
@@ -77,10 +77,10 @@ def always(warps: int, *_: Any) -> int:
 
 def divide(
     block_rows: int, rows: int, size: int, gates: int, device: torch.device
-) -> persistent.Plan | None:
-    programs = -(-rows // block_rows) * (size // persistent._UNITS)
-    fits = programs <= persistent._room(device)[0]
-    return persistent.Plan(programs, block_rows) if fits else None
+) -> planning.Plan | None:
+    programs = -(-rows // block_rows) * (size // planning.UNITS)
+    fits = programs <= planning.room(device)[0]
+    return planning.Plan(programs, block_rows) if fits else None
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def main() -> None:
         parser.error("this measures a GPU, and there is none")
     torch.set_float32_matmul_precision("high")
     cases = dict.fromkeys((bar.shape, bar.dtype) for bar in BARS if bar.device == "cuda")
-    warps, stages, plan = persistent._warps, persistent._STAGES, persistent.make_plan
+    warps, stages, plan = planning.warps, planning.STAGES, planning.make_plan
     variants: dict[str, Any] = {"as it is": (None, stages, None)}
     if arguments.variants:
         variants |= VARIANTS
@@ -100,13 +100,13 @@ def main() -> None:
     for shape, dtype in cases:
         for variant, constants in variants.items():
             if constants is None:
-                persistent.make_plan = lambda *_: None
+                planning.make_plan = lambda *_: None
             else:
-                count, persistent._STAGES, block_rows = constants
+                count, planning.STAGES, block_rows = constants
                 if count is not None:
-                    persistent._warps = partial(always, count)
+                    planning.warps = partial(always, count)
                 if block_rows is not None:
-                    persistent.make_plan = partial(divide, block_rows)
+                    planning.make_plan = partial(divide, block_rows)
             try:
                 for mode, work in works(shape, getattr(torch, dtype), arguments.cell).items():
                     clock, parts = milliseconds(work), kernels(work)
@@ -120,8 +120,8 @@ def main() -> None:
             except Exception as error:  # a variant may not fit the chip
                 print(shape, dtype, variant, f"{type(error).__name__}: {error}"[:150], flush=True)
             finally:
-                persistent.make_plan = plan
-                persistent._warps, persistent._STAGES = warps, stages
+                planning.make_plan = plan
+                planning.warps, planning.STAGES = warps, stages
     options = f" --cell {arguments.cell}" + " --variants" * arguments.variants
     save(
         f"kernel_times_{arguments.cell.lower()}",

@@ -31,7 +31,7 @@ import triton.language as tl
 from torch.utils._pytree import tree_leaves
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
-from spgru.recurrent.kernels import persistent
+from spgru.recurrent.kernels import persistent, planning
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # In the interpreter Triton's kernels run on a CPU too; on a GPU there is only Triton.
@@ -549,10 +549,10 @@ def test_weights_that_stay_on_the_chip(
     name: str, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None, some or all; one program has all units, as holding its weights asks for."""
-    monkeypatch.setattr(persistent, "_UNITS", 32)
-    monkeypatch.setattr(persistent, "make_plan", persistent.make_plan.__wrapped__)
-    monkeypatch.setattr(persistent, "_inner", lambda *_: 16)
-    monkeypatch.setattr(persistent, "_held", lambda *_: held)
+    monkeypatch.setattr(planning, "UNITS", 32)
+    monkeypatch.setattr(planning, "make_plan", planning.make_plan.__wrapped__)
+    monkeypatch.setattr(planning, "inner_terms", lambda *_: 16)
+    monkeypatch.setattr(planning, "held_terms", lambda *_: held)
     layer = getattr(spgru, name)(3, 32, weight_std=0.1, backend="triton", device=DEVICE)
     truth = getattr(spgru, name)(3, 32, backend="reference", dtype=torch.float64, device=DEVICE)
     truth.load_state_dict(layer.state_dict())
@@ -579,26 +579,26 @@ def test_a_chip_without_room_for_weights_that_stay(monkeypatch: pytest.MonkeyPat
 
     kernels = persistent.Persistent(None, None, gates=3)
     monkeypatch.setattr(kernels, "_launch", launch, raising=False)
-    monkeypatch.setattr(persistent, "_exact", lambda: False)
+    monkeypatch.setattr(planning, "exact", lambda: False)
     weight = torch.empty(384, 128)
-    assert kernels.forward(weight=weight, plan=persistent.Plan(16, 16), rows=30, size=128)
+    assert kernels.forward(weight=weight, plan=planning.Plan(16, 16), rows=30, size=128)
     assert tried == [128, 0]
 
 
 def test_how_many_weights_stay_on_the_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     def held(size: int, dtype: torch.dtype, rows: int = 30, columns: int = 64) -> int:
-        plan = persistent.Plan(-(-rows // 16) * size // 16, 16)
-        return persistent._held(torch.empty(1, size, dtype=dtype), plan, rows, columns)
+        plan = planning.Plan(-(-rows // 16) * size // 16, 16)
+        return planning.held_terms(torch.empty(1, size, dtype=dtype), plan, rows, columns)
 
-    monkeypatch.setattr(persistent, "_exact", lambda: False)
+    monkeypatch.setattr(planning, "exact", lambda: False)
     assert [held(size, torch.bfloat16) for size in (48, 128, 1024)] == [32, 128, 256]
     assert [held(size, torch.float32) for size in (48, 128, 256, 512)] == [0, 128, 256, 0]
     assert held(128, torch.float32, columns=16) == 0
-    several = persistent.Plan(1, 16)
-    assert persistent._held(torch.empty(1, 128), several, 30, 64) == 0
-    large_blocks = persistent.Plan(64, 32)
-    assert persistent._held(torch.empty(1, 128), large_blocks, 30, 64) == 0
-    monkeypatch.setattr(persistent, "_exact", lambda: True)
+    several = planning.Plan(1, 16)
+    assert planning.held_terms(torch.empty(1, 128), several, 30, 64) == 0
+    large_blocks = planning.Plan(64, 32)
+    assert planning.held_terms(torch.empty(1, 128), large_blocks, 30, 64) == 0
+    monkeypatch.setattr(planning, "exact", lambda: True)
     assert held(128, torch.float32) == 0
     assert held(128, torch.bfloat16) == 128
 

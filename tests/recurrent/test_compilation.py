@@ -24,10 +24,10 @@ from triton.compiler import ASTSource
 
 from spgru.data import kernels as drawing
 from spgru.functional.kernels import squash
-from spgru.recurrent.kernels import gru, lstm, persistent, rnn, steps
+from spgru.recurrent.kernels import gru, lstm, persistent, planning, rnn, steps
 
 torch.set_float32_matmul_precision("high")
-persistent._room = lambda device: (132, {room})
+planning.room = lambda device: (132, {room})
 CONSTANTS = (
     "size", "gates", "step", "block_rows", "units", "inner", "precision", "block", "joined",
     "held",
@@ -48,12 +48,12 @@ def build(
     weight = torch.empty(gates * size, size, dtype=low)
     values = dict(
         size=size, gates=gates, step=step, block_rows=rows, units=16, block=256,
-        inner=persistent._inner(weight, rows, columns), precision=precision, joined=joined,
+        inner=planning.inner_terms(weight, rows, columns), precision=precision, joined=joined,
         held=held,
     )
     if held is None:
-        values["held"] = persistent._held(
-            weight, persistent.Plan(size // 16, rows), rows, columns
+        values["held"] = planning.held_terms(
+            weight, planning.Plan(size // 16, rows), rows, columns
         )
     short = {{torch.float32: "*fp32", torch.bfloat16: "*bf16"}}[low]
     signature, constants = {{}}, {{}}
@@ -75,7 +75,8 @@ def build(
     compiled = triton.compile(
         ASTSource(kernel, signature, constants, attributes), target=GPUTarget("cuda", 90, 32),
         options=dict(
-            num_warps=persistent._warps(kernel, rows), num_stages=persistent._STAGES
+            num_warps=planning.warps(rows, kernel is persistent._backward),
+            num_stages=planning.STAGES,
         ),
     )
     assert compiled.metadata.shared <= room, (kernel, rows, compiled.metadata.shared)
@@ -97,7 +98,7 @@ build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 32, 64)
 build(persistent._backward, rnn._backward, 1, False, torch.bfloat16, 16)
 build(persistent._forward, rnn._forward, 1, False, torch.float32, 128, 16)
 # On a smaller chip without weights that stay, for which it has no room.
-persistent._room = lambda device: (128, {small})
+planning.room = lambda device: (128, {small})
 build(
     persistent._forward, gru._forward, 3, False, torch.bfloat16, 16, 64, held=0, room={small}
 )

@@ -23,10 +23,9 @@ from spgru.studies.markdown import bullets, figure, number, table, yes_no
 from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
 from spgru.studies.prediction import parameters
 from spgru.studies.runs import Member, Settings, members
-from spgru.studies.sequences import TEST_SEED
 from spgru.studies.statistics import growth, rank_correlation, rises
 from spgru.studies.study import Results, Row, Study
-from spgru.training.evaluation import evaluation_sets
+from spgru.training.evaluation import evaluation_sets, unseen
 
 __all__ = ["MODELS", "STUDY", "digits_of", "evaluation_set", "score_tasks"]
 
@@ -54,11 +53,8 @@ def _members(settings: Settings) -> list[Member]:
 
 def digits_of(settings: Settings, digits: int, count: int) -> Iterator[Tensor]:
     """`count` test sequences by the official protocol, in batches (20, B, 64, 64)."""
-    size = min(_AT_A_TIME[settings.where.type], count)
-    options: dict[str, Any] = {"split": "test", "seed": TEST_SEED, "directory": settings.mnist}
-    data = MovingMNIST(size, digits, device=settings.where, **options)
-    for start in range(0, count, size):
-        yield next(data)[:, : count - start]
+    size, where = _AT_A_TIME[settings.where.type], settings.where
+    return unseen(MovingMNIST, count, size, where, settings.mnist, digits=digits)
 
 
 def evaluation_set(settings: Settings) -> tuple[str, Iterator[Tensor]]:

@@ -17,7 +17,7 @@ from spgru.metrics import cross_entropy_per_frame, spearman
 from spgru.models import Autoencoder
 from spgru.training.config import DataConfig
 
-__all__ = ["CONTROLLED_SETS", "Score", "evaluation_sets", "make_data", "score"]
+__all__ = ["CONTROLLED_SETS", "Score", "evaluation_sets", "make_data", "score", "unseen"]
 
 CONTROLLED_SETS: dict[str, tuple[float, ...]] = {
     "angle": (20.0, 25.0, 30.0, 35.0),
@@ -106,7 +106,7 @@ def evaluation_sets(
             )
         yield (
             "two digits, of your own",
-            _stream(MovingMNIST, sequences or 10_000, batch_size, device, directory, digits=2),
+            unseen(MovingMNIST, sequences or 10_000, batch_size, device, directory, digits=2),
         )
         return
     if kind == "two-digits":
@@ -122,7 +122,7 @@ def evaluation_sets(
         for value in values:
             yield (
                 f"{changed} {value:g}",
-                _stream(
+                unseen(
                     MovingMNIST.controlled,
                     sequences or 100,
                     batch_size,
@@ -143,7 +143,7 @@ def _two_digits(
         yield unit_interval(frames, torch.float32)
 
 
-def _stream(
+def unseen(
     make: Callable[..., MovingMNIST],
     sequences: int,
     batch_size: int,
@@ -151,6 +151,12 @@ def _stream(
     directory: str | Path | None,
     **options: Any,
 ) -> Iterator[Tensor]:
+    """Batches (20, B, 64, 64) of digits that training never shows.
+
+    Args:
+        make: `MovingMNIST` or its `controlled`, called with `options`
+        directory: folder with your own MNIST files; None for the packaged ones
+    """
     size = min(batch_size, sequences)
     # A seed of its own: every model is asked about the same sequences.
     data = make(size, split="test", seed=_SEED, device=device, directory=directory, **options)

@@ -52,13 +52,7 @@ def origin(device: torch.device) -> dict[str, str]:
 
 def provenance(device: torch.device) -> dict[str, str]:
     """Hardware, versions and commit, to be asked for before the work starts."""
-    if device.type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
-    else:
-        hardware = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
-    return {
-        "hardware": hardware,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "commit": commit(),
-    }
+    found = origin(device) | {"python": platform.python_version()}
+    if device.type == "cpu":
+        found["hardware"] = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"
+    return found

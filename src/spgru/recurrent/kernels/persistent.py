@@ -13,8 +13,7 @@ waiting for one another is not possible and `spgru.recurrent.kernels.scan` launc
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -22,49 +21,11 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
+from spgru.recurrent.kernels import planning
 from spgru.recurrent.kernels.layout import load_gates, load_state, store_state
+from spgru.recurrent.kernels.planning import Plan
 
 __all__ = ["Persistent"]
-
-_UNITS, _WARPS, _STAGES = 16, 8, 3
-_MATRICES = 2  # that are read: W and W.var
-# What one nanosecond of an H200 gives, roughly; only the ratio matters: bytes from the level-2
-# cache to all multiprocessors together, and multiplications on one of them, in TF32.
-_BYTES, _MULTIPLICATIONS = 5000.0, 250.0
-
-
-class Plan(NamedTuple):
-    """How a (rows, H) state is divided: `_UNITS` units of so many rows for each program."""
-
-    programs: int
-    rows: int
-
-
-@cache
-def _room(device: torch.device) -> tuple[int, int]:
-    """How many programs may wait for one another, and bytes of memory that each has to itself."""
-    if device.type != "cuda":
-        return 1, 2**17  # in the interpreter programs run one by one
-    properties = torch.cuda.get_device_properties(device)
-    memory = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
-    return properties.multi_processor_count, memory
-
-
-@cache
-def make_plan(rows: int, size: int, gates: int, device: torch.device) -> Plan | None:
-    """The division that costs the least, None where the programs cannot all be there at once."""
-    most, _ = _room(device)
-    across = size // _UNITS
-    plans: list[tuple[float, Plan]] = []
-    for block_rows in (16, 32, 64, 128):
-        blocks = -(-rows // block_rows) * across
-        # Weights, and two moments of the state.
-        traffic = blocks * 4 * size * (_MATRICES * gates * _UNITS + 2 * block_rows)
-        work = 3 * size * triton.next_power_of_2(gates) * _UNITS * block_rows
-        if blocks <= most or most == 1:
-            cost = traffic / _BYTES + work / _MULTIPLICATIONS
-            plans.append((cost, Plan(min(blocks, most), block_rows)))
-    return min(plans)[1] if plans and size % _UNITS == 0 else None
 
 
 @triton.jit
@@ -342,13 +303,13 @@ class Persistent:
         self._steps, self._gates = (forward, backward), gates
 
     def plan(self, rows: int, size: int, device: torch.device) -> Plan | None:
-        return make_plan(rows, size, self._gates, device)
+        return planning.make_plan(rows, size, self._gates, device)
 
     def forward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
         """Tensors as those of `_forward`, up to `arrived`, and `joined`."""
-        columns = triton.next_power_of_2(self._gates) * _UNITS
-        inner = _inner(weight, plan.rows, columns)
-        held = _held(weight, plan, sizes["rows"], columns)
+        columns = triton.next_power_of_2(self._gates) * planning.UNITS
+        inner = planning.inner_terms(weight, plan.rows, columns)
+        held = planning.held_terms(weight, plan, sizes["rows"], columns)
         assert (weight.shape[-1] - held) % inner == 0
         # Smaller chips have no room for weights that stay.
         return any(
@@ -360,7 +321,7 @@ class Persistent:
 
     def backward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
         """Tensors as those of `_backward`, up to `arrived`."""
-        inner = _inner(weight, plan.rows, _UNITS)
+        inner = planning.inner_terms(weight, plan.rows, planning.UNITS)
         return self._launch(_backward, self._steps[1], tensors, weight.device, plan, inner, **sizes)
 
     def _launch(
@@ -378,52 +339,11 @@ class Persistent:
                     *tensors, arrived, len(order), order.start, order.step, rows,
                     *(() if p_step is None else (p_step,)),
                     size=size, gates=self._gates, step=step,
-                    block_rows=plan.rows, units=_UNITS, inner=inner,
-                    precision="ieee" if _exact() else "tf32",
-                    num_warps=_warps(kernel, plan.rows), num_stages=_STAGES, **constants, **options,
+                    block_rows=plan.rows, units=planning.UNITS, inner=inner,
+                    precision="ieee" if planning.exact() else "tf32",
+                    num_warps=planning.warps(plan.rows, kernel is _backward),
+                    num_stages=planning.STAGES, **constants, **options,
                 )  # fmt: skip
         except OutOfResources:
             return False
         return True
-
-
-def _exact() -> bool:
-    """Whether products of float32 are to be of float32, without tensor cores."""
-    return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
-
-
-def _held(weight: Tensor, plan: Plan, rows: int, columns: int) -> int:
-    """Terms, a power of 2, whose weights stay on the chip for the whole sequence.
-
-    That is for the compiler to do, and it runs out of registers if they are many, or the rows, or
-    if warps outnumber the columns they share. In float32 it gains by all weights or not at all.
-    """
-    size = weight.shape[-1]
-    is_rounded = weight.itemsize == 2
-    several_blocks = -(-rows // plan.rows) * (size // _UNITS) > plan.programs
-    if plan.rows > 16 or columns < 64 or several_blocks or (_exact() and not is_rounded):
-        return 0
-    held = min(1 << (size.bit_length() - 1), 256)
-    return held if is_rounded or held == size else 0
-
-
-def _warps(kernel: Any, rows: int) -> int:
-    """Few backward, where blocks are narrow and more warps would multiply the same again."""
-    return _WARPS // 2 if kernel is _backward and rows <= 32 else _WARPS
-
-
-def _inner(weight: Tensor, rows: int, columns: int) -> int:
-    """Terms at a time: a power of 2 that divides H, few enough for what is in flight to fit."""
-    _, room = _room(weight.device)
-    size = weight.shape[-1]
-    inner = min(size & -size, 128)
-    # Of many rows the compiler keeps another copy in the same memory.
-    needed = (
-        (_STAGES - 1)
-        * weight.itemsize
-        * (2 * rows + _MATRICES * columns)
-        * (1 if rows < 64 else 1.6)
-    )
-    while inner > 16 and inner * needed > 0.9 * room:
-        inner //= 2
-    return inner
