@@ -122,6 +122,10 @@ class Moments:
         means, variances = torch.split(self.mean, sizes, dim), torch.split(self.var, sizes, dim)
         return tuple(Moments(m, v) for m, v in zip(means, variances, strict=True))
 
+    def unbind(self, dim: int = 0) -> tuple[Moments, ...]:
+        means, variances = self.mean.unbind(dim), self.var.unbind(dim)
+        return tuple(Moments(m, v) for m, v in zip(means, variances, strict=True))
+
 
 pytree.register_pytree_node(
     Moments,

@@ -54,14 +54,75 @@ def test_small_probabilities_keep_their_digits(monkeypatch: pytest.MonkeyPatch) 
         with monkeypatch.context() as patch:
             patch.setattr("spgru.functional.activation._one_kernel_does", lambda _: True)
             found = sigmoid(moments).mean
-        plain = sigmoid(Moments(moments.mean.requires_grad_(), moments.var)).mean.detach()
+        with monkeypatch.context() as patch:
+            patch.setattr("spgru.functional.activation._one_kernel_does", lambda _: False)
+            plain = sigmoid(moments).mean
         # As exact as the reference is in float32, to which far tails are as far; a GPU's exp
         # rounds its argument, so that the error grows with it.
         error, usual = (found / expected - 1).abs(), (plain / expected - 1).abs()
         assert (error <= 2 * usual + 2e-6 + 6e-8 * mean.abs()).all()
 
 
-def test_who_needs_a_gradient_gets_one(moments: Moments) -> None:
-    mean = moments.mean.clone().requires_grad_()
-    sigmoid(Moments(mean, moments.var)).mean.sum().backward()
-    assert mean.grad is not None
+def learning(x: Moments) -> Moments:
+    return Moments(*(part.clone().requires_grad_() for part in x))
+
+
+@pytest.fixture
+def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 in the kernel, float64 by torch; also on a CPU."""
+    monkeypatch.setattr(
+        "spgru.functional.activation._one_kernel_does", lambda x: x.dtype == torch.float32
+    )
+
+
+@pytest.mark.usefixtures("one_kernel")
+@pytest.mark.parametrize("function", [sigmoid, tanh])
+@pytest.mark.parametrize("pulled", ["mean", "var", "both"])
+def test_gradients_are_those_of_float64(function: Any, pulled: str, moments: Moments) -> None:
+    pull = torch.randn(2, *moments.shape, device=DEVICE)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        x = learning(moments.to(dtype))
+        results = [
+            part
+            for part, p in zip(function(x), ("mean", "var"), strict=True)
+            if pulled in (p, "both")
+        ]
+        by = [p.to(dtype) for p in pull[: len(results)]]
+        found.append(torch.autograd.grad(results, [x.mean, x.var], by))
+    for a, b in zip(*found, strict=True):
+        assert (a - b).abs().max() < 1e-5 * (1 + b.abs().max())
+
+
+@pytest.mark.usefixtures("one_kernel")
+@pytest.mark.parametrize("part", ["mean", "var"])
+def test_a_part_that_is_fixed_gets_no_gradient(part: str, moments: Moments) -> None:
+    x = learning(moments)
+    free = getattr(x, part)
+    fixed = x.var if part == "mean" else x.mean
+    fixed.requires_grad_(False)
+    expected = torch.autograd.grad(sigmoid(x.to(torch.float64)).mean.sum(), free)[0]
+    sigmoid(x).mean.sum().backward()
+    assert fixed.grad is None
+    assert (free.grad - expected).abs().max() < 1e-5
+
+
+@pytest.mark.usefixtures("one_kernel")
+@pytest.mark.parametrize("function", [sigmoid, tanh])
+def test_second_derivatives_and_several_gradients_at_once(function: Any, moments: Moments) -> None:
+    moments = Moments(moments.mean / 6, moments.var.clamp(1e-3, 3))
+    second, batched = [], []
+    for dtype in (torch.float32, torch.float64):
+        x = learning(moments.to(dtype))
+        y = function(x)
+        pulls = torch.stack([torch.ones_like(y.mean), 2 * torch.ones_like(y.mean)])
+        batched.append(
+            torch.autograd.grad(y.var, x.mean, pulls, retain_graph=True, is_grads_batched=True)[0]
+        )
+        (first,) = torch.autograd.grad(y.mean.sum() + y.var.sum(), x.mean, create_graph=True)
+        second.append(torch.autograd.grad((first**2).sum(), [x.mean, x.var]))
+    assert (batched[0] - batched[1]).abs().max() < 1e-5
+    assert batched[1].abs().max() > 0.01
+    for a, b in zip(*second, strict=True):
+        assert b.abs().max() > 0.01
+        assert (a - b).abs().max() < 1e-5 * (1 + b.abs().max())

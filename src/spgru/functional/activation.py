@@ -112,19 +112,17 @@ def _sigmoid_far(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _one_kernel_does(x: Moments) -> bool:
-    """Whether a GPU needs no gradient, in which case sixty passes over the data become one."""
-    learns = torch.is_grad_enabled() and (x.mean.requires_grad or x.var.requires_grad)
+    """Whether sixty passes over the data become one."""
     return (
         x.mean.is_cuda
         and x.dtype == torch.float32
         and x.mean.shape == x.var.shape
-        and not learns
         and not is_transformed(x)
         and has_triton()
     )
 
 
-def _squash(x: Moments, certain: Tensor, scale: float, low: float) -> Moments:
+def _scaled_sigmoid(x: Moments, certain: Tensor, scale: float, low: float) -> Moments:
     """Moments of low + scale * sigmoid(X); `certain` is its value without variance."""
     near = x.var <= _HANDOVER
     # Each form sees only variances from its own range, so the other's gradient stays finite.
@@ -138,6 +136,22 @@ def _squash(x: Moments, certain: Tensor, scale: float, low: float) -> Moments:
     return Moments(mean, scale**2 * var)
 
 
+def squash_by_torch(x: Moments, is_tanh: bool) -> Moments:
+    """Moments of sigmoid(X) or tanh(X), as torch's own operations."""
+    if is_tanh:
+        doubled = Moments(2 * x.mean, 4 * x.var)
+        return _scaled_sigmoid(doubled, torch.tanh(x.mean), scale=2, low=-1)
+    return _scaled_sigmoid(x, torch.sigmoid(x.mean), scale=1, low=0)
+
+
+def _squash(x: Moments, is_tanh: bool) -> Moments:
+    if _one_kernel_does(x):
+        from spgru.functional.kernels.squash import squash
+
+        return Moments(*squash(x.mean, x.var, is_tanh))
+    return squash_by_torch(x, is_tanh)
+
+
 @at_least_float32
 def sigmoid(x: Value, rule: Rule = "exact") -> Value:
     """Moments of sigmoid(X) for Gaussian X.
@@ -149,11 +163,7 @@ def sigmoid(x: Value, rule: Rule = "exact") -> Value:
         return torch.sigmoid(x)
     if rule == "paper":
         return paper.sigmoid(x)
-    if _one_kernel_does(x):
-        from spgru.functional.kernels.squash import squash
-
-        return Moments(*squash(x.mean, x.var, is_tanh=False))
-    return _squash(x, torch.sigmoid(x.mean), scale=1, low=0)
+    return _squash(x, is_tanh=False)
 
 
 @at_least_float32
@@ -163,12 +173,7 @@ def tanh(x: Value, rule: Rule = "exact") -> Value:
         return torch.tanh(x)
     if rule == "paper":
         return paper.tanh(x)
-    if _one_kernel_does(x):
-        from spgru.functional.kernels.squash import squash
-
-        return Moments(*squash(x.mean, x.var, is_tanh=True))
-    doubled = Moments(2 * x.mean, 4 * x.var)
-    return _squash(doubled, torch.tanh(x.mean), scale=2, low=-1)
+    return _squash(x, is_tanh=True)
 
 
 # Standard deviations beyond which a Gaussian's tail is 0 in float64 too.

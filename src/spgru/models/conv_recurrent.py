@@ -321,17 +321,22 @@ class ConvNetwork(nn.Module):
             the last layer's h after every step (T, B, hidden_channels, height, width), and every
             layer's state after the last, shaped like `hx`
         """
-        finals, output = [], x
-        for cell, state in zip(self.cells, self._by_layer(hx), strict=True):
+        output, states = self.run(x, self.by_layer(hx))
+        parts = zip(*map(self.cell._unpack_state, states), strict=True)
+        return output, self.cell._pack_state(tuple(stack(list(layers)) for layers in parts))
+
+    def run(self, x: Tensor | Moments, states: list[Any]) -> tuple[Moments, list[Any]]:
+        """`forward` with a state for each layer, which a loop over time need not stack."""
+        after, output = [], x
+        for cell, state in zip(self.cells, states, strict=True):
             assert isinstance(cell, ConvCell)
             output, final = cell.run(output, state)
-            finals.append(cell._unpack_state(final))
+            after.append(final)
         assert isinstance(output, Moments)
-        joined = tuple(stack(list(values)) for values in zip(*finals, strict=True))
-        return output, self.cell._pack_state(joined)
+        return output, after
 
-    def _by_layer(self, hx: Any) -> list[Any]:
-        """Where each layer starts, as its cell wants it."""
+    def by_layer(self, hx: Any) -> list[Any]:
+        """`hx` of `forward` as the states that `run` takes."""
         count = len(self.cells)
         if hx is None:
             return [None] * count
@@ -343,7 +348,9 @@ class ConvNetwork(nn.Module):
                     f"hx ({name}) has shape {tuple(value.shape)} but the network has {count} "
                     "layers; pass (num_layers, B, hidden_channels, height, width)"
                 )
-        return [self.cell._pack_state(tuple(value[k] for value in state)) for k in range(count)]
+        # Unbound and not indexed: the adjoint of an index fills a whole stack with zeros.
+        layers = zip(*(value.unbind(0) for value in state), strict=True)
+        return [self.cell._pack_state(layer) for layer in layers]
 
 
 class ConvGRU(ConvNetwork):

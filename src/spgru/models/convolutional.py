@@ -84,9 +84,10 @@ class Decoder(nn.Module):
 
     def _feed_back(self, state: Any, steps: int, frame: Tensor | Moments) -> Moments:
         outputs, dtype, x = [], frame.dtype, frame.unsqueeze(0)
+        states = self.rnn.by_layer(state)
         with steady(self):
             for _ in range(steps):
-                hidden, state = self.rnn(to_patches(x, self.patch_size), state)
+                hidden, states = self.rnn.run(to_patches(x, self.patch_size), states)
                 logits = self._read_out(hidden)
                 outputs.append(logits.squeeze(0))
                 # Under autocast the product comes back in 16 bits.

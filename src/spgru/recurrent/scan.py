@@ -51,12 +51,7 @@ def scan(
     """
     names = ("state", "cell")[: len(state)]
     # Unbound once: indexing a tensor at every step costs more than a small step itself.
-    if isinstance(inputs, Tensor):
-        steps = list(inputs.unbind(0))
-    else:
-        steps = [
-            Moments(*pair) for pair in zip(inputs.mean.unbind(0), inputs.var.unbind(0), strict=True)
-        ]
+    steps = inputs.unbind(0)
     history = []
     for t in reversed(range(len(steps))) if reverse else range(len(steps)):
         neurons = step(steps[t], state)

@@ -138,6 +138,8 @@ class TrainConfig:
             same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32
         cuda_graph: capture the whole step in a CUDA graph; `"auto"` does on one GPU
         compile: `torch.compile` of the loss; unrolled over time, it takes minutes to start
+        cudnn_benchmark: let cuDNN try its convolutions and take the fastest; what it takes may
+            differ from one call to the next, so that a resumed run is not the same to the bit
         output: folder of checkpoints, metrics and images
         checkpoint_every: steps between checkpoints; the last step is always kept
         keep: checkpoints to keep
@@ -163,6 +165,7 @@ class TrainConfig:
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
     cuda_graph: Literal["auto", "always", "never"] = "auto"
     compile: bool = False
+    cudnn_benchmark: bool = False
     output: str = "outputs/train"
     checkpoint_every: int = 500
     keep: int = 2

@@ -85,7 +85,7 @@ def train(
     with (
         processes(config.device) as group,
         watching(max_seconds, patient=group.count > 1) as stop,
-        multiplying(config.precision),
+        multiplying(config.precision, config.cudnn_benchmark),
     ):
         check_group(config, group)
         return _train(Run(config, group, resume or group.restarted), stop, show)

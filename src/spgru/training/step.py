@@ -34,16 +34,21 @@ def learning_rate(peak: float, schedule: ScheduleConfig, step: int, steps: int) 
 
 
 @contextmanager
-def multiplying(precision: Precision) -> Iterator[None]:
-    """Let float32 products on a GPU run in TF32, or keep them from it, and undo it at the end."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+def multiplying(precision: Precision, cudnn_benchmark: bool = False) -> Iterator[None]:
+    """Let float32 products on a GPU run in TF32, or keep them from it, and undo it at the end.
+
+    Args:
+        cudnn_benchmark: see `TrainConfig`
+    """
+    cudnn: Any = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    cudnn.allow_tf32, cudnn.benchmark = precision == "tf32", cudnn_benchmark
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        cudnn.allow_tf32, cudnn.benchmark = before[1:]
 
 
 class LossModule(nn.Module):

@@ -91,7 +91,7 @@ class _PlainGruScan(torch.autograd.Function):
         bias: Tensor | None,
         product: Product,
         order: range,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         steps, *batch, _ = x.shape
         size, low = h.shape[-1], weight.dtype
         rows = h.numel() // size
@@ -109,17 +109,19 @@ class _PlainGruScan(torch.autograd.Function):
             )  # fmt: skip
         ctx.save_for_backward(x, states, operand, weight, bias, *products)
         ctx.product, ctx.order = product, order
-        return states[1:].flip(0) if order.step < 0 else states[1:].clone()
+        # Copies, because a user may change them in place, and what was kept must stay.
+        outputs = states[1:].flip(0) if order.step < 0 else states[1:].clone()
+        return outputs, states[-1].clone()
 
     @staticmethod
-    def backward(ctx: Any, out: Tensor) -> Any:
-        refuse_what_kernels_cannot(out)
+    def backward(ctx: Any, out: Tensor, last: Tensor) -> Any:
+        refuse_what_kernels_cannot(out, last)
         x, states, operand, weight, bias, *products = ctx.saved_tensors
         product, order, out = ctx.product, ctx.order, as_rows(out)
         size = states.shape[-1]
         rows = states[0].numel() // size
         x_grad, p_grad = torch.empty_like(x), x.new_empty(x.shape, dtype=operand.dtype)
-        h_grad, by_product = torch.zeros_like(states[0]), torch.zeros_like(operand[0])
+        h_grad, by_product = as_rows(last).clone(), torch.zeros_like(operand[0])
         for k in reversed(range(len(order))):
             t = order[k]
             _backward(
@@ -156,9 +158,9 @@ def plain_gru_scan(
     bias = hidden.bias
     if bias is not None:
         bias = hidden.keep("bias", partial(_as_float_rows, bias))
-    output = _PlainGruScan.apply(
+    output, last = _PlainGruScan.apply(
         as_rows(inputs), state.float(), weight, bias, product,
         range(steps - 1, -1, -1) if reverse else range(steps),
     )  # fmt: skip
-    output = output.to(result_dtype(hidden.weight))
-    return output, output[0 if reverse else -1].clone()
+    dtype = result_dtype(hidden.weight)
+    return output.to(dtype), last.to(dtype)
