@@ -43,6 +43,9 @@ def test_moves_and_reshapes_both() -> None:
             assert torch.equal(getattr(got, field), getattr(getattr(x, field), name)(*arguments))
     assert [part.shape for part in x.chunk(2, 1)] == [(3, 2, 5), (3, 2, 5)]
     assert [part.shape for part in x.split([1, 4], 2)] == [(3, 4, 1), (3, 4, 4)]
+    for k, part in enumerate(x.unbind(1)):
+        assert torch.equal(part.mean, x.mean[:, k])
+        assert torch.equal(part.var, x.var[:, k])
     assert not Moments(x.mean.requires_grad_(), x.var).detach().mean.requires_grad
 
 

@@ -202,6 +202,14 @@ def test_steps_and_pieces_give_what_one_pass_gives(kind: type[ConvNetwork]) -> N
     assert_same(spgru.cat(outputs), want)
     for got, expected in zip(parts(state), parts(want_state), strict=True):
         assert_same(got, expected)
+    states, outputs = network.by_layer(None), []
+    for piece in x.split([4, 2]):
+        output, states = network.run(piece, states)
+        outputs.append(output)
+    assert_same(spgru.cat(outputs), want)
+    for got, expected in zip(states, network.by_layer(want_state), strict=True):
+        for a, b in zip(parts(got), parts(expected), strict=True):
+            assert_same(a, b)
     cell, state = network.cells[0], None
     for t in range(6):
         state = cell(x[t], state)

@@ -31,6 +31,7 @@ from spgru.training.images import save_prediction
 from spgru.training.model import DeepMarkovConfig, DeterministicConfig, DropoutConfig, build
 from spgru.training.optimizer import make_optimizer
 from spgru.training.progress import read_metrics
+from spgru.training.step import MeanLossModule
 
 Make = Callable[..., TrainConfig]
 Newest = Callable[[Path | str], dict[str, bytes]]
@@ -235,6 +236,27 @@ def test_starting_from_the_weights_of_another_run(tiny: Make, tmp_path: Path) ->
             TrainConfig(**{**vars(other), "model": ModelConfig(hidden_size=4)}),
             show="none",
         )
+
+
+def test_how_a_gpu_multiplies_is_set_and_put_back(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Precision and the choice of convolutions are switches of the whole process."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    seen: list[tuple[str, bool]] = []
+    loss = MeanLossModule.forward
+
+    def looking(module: MeanLossModule, frames: torch.Tensor) -> Any:
+        cudnn: Any = torch.backends.cudnn
+        seen.append((torch.get_float32_matmul_precision(), cudnn.benchmark))
+        return loss(module, frames)
+
+    monkeypatch.setattr(MeanLossModule, "forward", looking)
+    before = torch.get_float32_matmul_precision()
+    options = {"mean_steps": 1, "steps": 1, "schedule": ScheduleConfig()}
+    train(tiny(cudnn_benchmark=True, precision="tf32", **options), show="none")
+    assert seen == [("high", True)]
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark) == (before, False)
 
 
 def test_only_weight_matrices_decay() -> None:
