@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
-from spgru.studies.statistics import auroc, growth, rank_correlation, rises, spread
+from spgru.studies.statistics import auroc, growth, rank_correlation, ratio_error, rises, spread
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,15 @@ def test_auroc_is_that_of_scipy_ties_included() -> None:
     expected = mannwhitneyu(positive, negative).statistic / (40 * 30)
     assert auroc(negative, positive) == pytest.approx(expected, abs=1e-12)
     assert auroc(torch.tensor([1.0, 2.0]), torch.tensor([3.0])) == 1
+
+
+def test_error_of_a_ratio_is_the_spread_of_repetitions() -> None:
+    above = torch.distributions.Gamma(4.0, 2.0).sample((4000, 200)).double()
+    below = torch.distributions.Gamma(9.0, 6.0).sample((4000, 300)).double()
+    spread = (above.mean(1) / below.mean(1)).std().item()  # known to 1.1 %
+    errors = [ratio_error(a, b) for a, b in zip(above[:50], below[:50], strict=True)]
+    assert sum(error or 0 for error in errors) / 50 == pytest.approx(spread, rel=0.06)
+    assert ratio_error(above[0], below[0, :1]) is None
 
 
 def test_rank_correlation_with_a_constant_is_unknown() -> None:

@@ -13,7 +13,7 @@ from spgru.studies.markdown import bullets, figure, number, table, yes_no
 from spgru.studies.pictures import Cell, new_figure, save_frames
 from spgru.studies.prediction import Measured, compare
 from spgru.studies.runs import Settings
-from spgru.studies.statistics import auroc
+from spgru.studies.statistics import auroc, ratio_error
 from spgru.studies.study import Results, Row, Study
 from spgru.studies.two_digits import MODELS, digits_of
 from spgru.studies.two_digits import STUDY as TWO_DIGITS
@@ -62,6 +62,9 @@ def summarise(found: dict[int, Measured]) -> list[Row]:
             "digits": digits,
             "variance": measured.variance.mean().item(),
             "ratio": (measured.variance.mean() / known.variance.mean()).item(),
+            "ratio_error": None
+            if digits == FAMILIAR
+            else ratio_error(measured.variance, known.variance),
             "variance_per_ink": per_ink[digits],
             "ratio_per_ink": per_ink[digits] / per_ink[FAMILIAR],
             "error": measured.error.mean().item(),
@@ -134,7 +137,8 @@ def _report(results: Results) -> str:
             continue
         who = f"{row['model']}, {NUMBERS[row['digits']]}"
         lines.append(
-            f"{who}: {number(row['ratio'])} times the variance of two digits "
+            f"{who}: {number(row['ratio'])} ± {number(row['ratio_error'], 2)} (one standard error "
+            f"over {row['sequences']} sequences) times the variance of two digits "
             f"({number(row['ratio_per_ink'])} times per predicted brightness); told from two "
             f"digits by variance alone with AUROC {number(row['auroc'])}."
         )

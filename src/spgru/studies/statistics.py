@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spgru.metrics import spearman
 
-__all__ = ["auroc", "growth", "mean", "rank_correlation", "rises", "spread"]
+__all__ = ["auroc", "growth", "mean", "rank_correlation", "ratio_error", "rises", "spread"]
 
 
 def rises(values: Sequence[float]) -> bool:
@@ -31,6 +31,17 @@ def growth(values: Sequence[float]) -> float:
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean, smallest and largest."""
     return mean(values), min(values), max(values)
+
+
+def ratio_error(above: Tensor, below: Tensor) -> float | None:
+    """Standard error of mean(above) / mean(below), of independent samples (N,) and (M,).
+
+    None where a sample is one number.
+    """
+    if min(len(above), len(below)) < 2:
+        return None
+    parts = [(x.var() / len(x) / x.mean() ** 2).item() for x in (above.double(), below.double())]
+    return abs((above.mean() / below.mean()).item()) * math.sqrt(sum(parts))
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float | None:
