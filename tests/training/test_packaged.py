@@ -116,14 +116,14 @@ def test_the_folder_is_in_the_wheel() -> None:
 
 
 def test_the_packaged_predictor_of_two_digits() -> None:
-    """Below the 241.8 nats of Ghosh et al., and less sure of three digits than of two.
+    """As good as its report says, and less sure of three digits than of two.
 
-    On all 10,000 sequences it has 203.5 nats and 1.59 times the variance; of 12 the standard error
+    On all 10,000 sequences it has 186.0 nats and 1.66 times the variance; of 12 the standard error
     is about 10 nats.
     """
     model = load_model("two-digits-conv").model
     _, batches = next(evaluation_sets("two-digits", 12, 6, torch.device("cpu")))
     two = score(model, batches)
-    assert two.cross_entropy < 241.8
+    assert two.cross_entropy < 190
     three = score(model, [MovingMNIST(12, 3, split="test", seed=1).batch(0)])
-    assert three.variance > 1.3 * two.variance
+    assert three.variance > 1.4 * two.variance
