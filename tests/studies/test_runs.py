@@ -18,7 +18,7 @@ MEMBER = Member("controlled_sp_gru", 0)
 @pytest.mark.parametrize("scale", SCALES)
 def test_configurations(scale: str) -> None:
     configs = {path.stem: load_config(path) for path in (CONFIGS / scale).glob("*.yaml")}
-    assert len(configs) == 5
+    assert len(configs) == 6
     ours, theirs = configs["controlled_sp_gru"], configs["controlled_mc_lstm"]
     assert isinstance(ours.model, ModelConfig)
     sizes = [parameters(build(config.model)) for config in (ours, theirs)]

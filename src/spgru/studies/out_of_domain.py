@@ -12,11 +12,10 @@ from spgru.studies.animation import Clip, save_animation
 from spgru.studies.markdown import bullets, figure, number, table, yes_no
 from spgru.studies.pictures import Cell, new_figure, save_frames
 from spgru.studies.prediction import Measured, compare
-from spgru.studies.runs import Settings
+from spgru.studies.runs import Member, Settings, members
 from spgru.studies.statistics import auroc, ratio_error
 from spgru.studies.study import Results, Row, Study
-from spgru.studies.two_digits import MODELS, digits_of
-from spgru.studies.two_digits import STUDY as TWO_DIGITS
+from spgru.studies.two_digits import PREDICTORS, digits_of
 
 __all__ = ["STUDY", "count_by_bin", "summarise"]
 
@@ -25,6 +24,10 @@ NUMBERS = {1: "one digit", 2: "two digits", 3: "three digits"}
 EXPECTED_RATIO = 1.5
 """Three digits shall have at least this much more variance than two."""
 _BINS = 30
+
+
+def _members(settings: Settings) -> list[Member]:
+    return members(settings, (), single=PREDICTORS)
 
 
 @torch.no_grad()
@@ -39,8 +42,8 @@ def _measured(model: Any, settings: Settings, digits: int) -> Measured:
 def _measure(settings: Settings, folder: Path) -> Results:
     results: Results = {"domains": [], "histogram": []}
     clips = {}
-    for member in TWO_DIGITS.members(settings):
-        model, label = settings.load(member), MODELS[member.run]
+    for member in _members(settings):
+        model, label = settings.load(member), PREDICTORS[member.run]
         found = {digits: _measured(model, settings, digits) for digits in NUMBERS}
         results["domains"] += [{"model": label, **row} for row in summarise(found)]
         results["histogram"] += [{"model": label, **row} for row in _histogram(found)]
@@ -136,9 +139,11 @@ def _report(results: Results) -> str:
         if row["digits"] == FAMILIAR:
             continue
         who = f"{row['model']}, {NUMBERS[row['digits']]}"
+        # Results of before have no error.
+        error = row.get("ratio_error")
+        of_sequences = "" if error is None else f" ± {number(error, 2)} (one standard error)"
         lines.append(
-            f"{who}: {number(row['ratio'])} ± {number(row['ratio_error'], 2)} (one standard error "
-            f"over {row['sequences']} sequences) times the variance of two digits "
+            f"{who}: {number(row['ratio'])}{of_sequences} times the variance of two digits "
             f"({number(row['ratio_per_ink'])} times per predicted brightness); told from two "
             f"digits by variance alone with AUROC {number(row['auroc'])}."
         )
@@ -178,7 +183,7 @@ def _report(results: Results) -> str:
 STUDY = Study(
     name="out-of-domain",
     title="Out of domain: another number of digits",
-    members=TWO_DIGITS.members,
+    members=_members,
     measure=_measure,
     draw=_draw,
     report=_report,

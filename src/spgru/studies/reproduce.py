@@ -14,6 +14,7 @@ from spgru.studies.runs import Member, Settings, Stopped, train_all
 from spgru.studies.study import Study, write_report, write_results
 from spgru.training import ConfigError, load_model
 from spgru.training.images import require_matplotlib
+from spgru.training.model import AnyModelConfig
 from spgru.training.progress import Show
 from spgru.training.provenance import provenance
 from spgru.training.storage import require_folder
@@ -95,7 +96,7 @@ def _check(settings: Settings, names: Sequence[str], wanted: Iterable[Member]) -
                 f"--use {run}: {', '.join(names)} takes {', '.join(configs)}; leave it out"
             )
         found, own = load_model(source).config.model, configs[run].model
-        if type(found) is not type(own):
+        if type(found) is not type(own) or _looks_back(found) != _looks_back(own):
             raise ConfigError(
                 f"--use {run}={source}: that is a network of kind {found.kind}, and {run} one of "
                 f"kind {own.kind}"
@@ -113,6 +114,10 @@ def _check(settings: Settings, names: Sequence[str], wanted: Iterable[Member]) -
             )
         MovingMNISTTest(settings.official)
     require_folder(settings.output)
+
+
+def _looks_back(model: AnyModelConfig) -> bool:
+    return model.kind == "autoencoder"
 
 
 def _check_part(study: Study, settings: Settings) -> None:

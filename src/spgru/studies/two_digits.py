@@ -27,9 +27,10 @@ from spgru.studies.statistics import growth, rank_correlation, rises
 from spgru.studies.study import Results, Row, Study
 from spgru.training.evaluation import evaluation_sets, unseen
 
-__all__ = ["MODELS", "STUDY", "digits_of", "evaluation_set", "score_tasks"]
+__all__ = ["MODELS", "PREDICTORS", "STUDY", "digits_of", "evaluation_set", "score_tasks"]
 
-MODELS = {"two_digits": "SP-GRU", "two_digits_conv": "conv SP-GRU"}
+PREDICTORS = {"two_digits": "SP-GRU", "two_digits_conv": "conv SP-GRU"}
+MODELS = {**PREDICTORS, "two_digits_autoencoder": "SP-GRU autoencoder"}
 PUBLISHED = {
     "FC-LSTM (Shi et al.)": 483.2,
     "ConvLSTM (Shi et al., on a test set of their own)": 367.1,
@@ -130,9 +131,9 @@ def _measure(settings: Settings, folder: Path) -> Results:
             answers = _answers(model, *example.chunk(2))
         for task, (pixels, target) in answers.items():
             _save_task(folder / f"{member.run}_{task}.png", pixels[:, 0], target[:, 0], task)
-        if "prediction" in answers:
-            pixels, target = answers["prediction"]
-            clips[label] = Clip(example[: len(target), 0], target[:, 0], pixels[:, 0])
+        # What comes after what was seen: the future, or from an autoencoder the way back.
+        pixels, target = next(iter(answers.values()))
+        clips[label] = Clip(example[: len(target), 0], target[:, 0], pixels[:, 0])
     save_animation(folder / "prediction.gif", clips)
     return results
 
