@@ -61,8 +61,13 @@ def is_transformed(*values: Any) -> bool:
         _is_recorded()
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
-        or any(part is not None and type(part) not in (Tensor, nn.Parameter) for part in parts)
+        or any(part is not None and _is_no_plain_tensor(part) for part in parts)
     )
+
+
+def _is_no_plain_tensor(x: Tensor) -> bool:
+    # Those of is_grads_batched and vectorize are of an older make, with no mode that tells.
+    return type(x) not in (Tensor, nn.Parameter) or torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def values_are_checked(tensor: Tensor) -> bool:

@@ -126,3 +126,49 @@ def test_second_derivatives_and_several_gradients_at_once(function: Any, moments
     for a, b in zip(*second, strict=True):
         assert b.abs().max() > 0.01
         assert (a - b).abs().max() < 1e-5 * (1 + b.abs().max())
+
+
+def flipped_sign(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, kept with the opposite sign and a bit that says so."""
+    return torch._neg_view(-x)
+
+
+@pytest.mark.usefixtures("one_kernel")
+@pytest.mark.parametrize("layout", [lambda x: x.T, lambda x: x[:, ::2], flipped_sign])
+def test_gradients_of_tensors_laid_out_otherwise(layout: Any, moments: Moments) -> None:
+    pull = torch.randn(moments.shape, device=DEVICE)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        x = learning(moments.to(dtype))
+        y = sigmoid(Moments(layout(x.mean), layout(x.var)))
+        assert layout(pull).shape == y.shape
+        found.append(torch.autograd.grad(y.mean, [x.mean, x.var], layout(pull).to(dtype)))
+    for a, b in zip(*found, strict=True):
+        assert (a - b).abs().max() < 1e-5 * (1 + b.abs().max())
+
+
+@pytest.mark.usefixtures("one_kernel")
+@pytest.mark.parametrize("function", [sigmoid, tanh])
+def test_every_way_to_a_gradient_where_variance_follows_the_mean(function: Any) -> None:
+    """Once differentiated plainly, to be differentiated again, several at once, and in vmap."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        x = torch.linspace(-2, 2, 9, device=DEVICE, dtype=dtype, requires_grad=True)
+        y = function(Moments(x, x**2 + 0.1))
+        total = y.mean + y.var
+        pull = torch.linspace(1, 2, 9, device=DEVICE, dtype=dtype, requires_grad=True)
+        pulls = torch.stack([pull, 2 * pull]).detach()
+        (plain,) = torch.autograd.grad(total, x, pull.detach(), retain_graph=True)
+        (again,) = torch.autograd.grad(total, x, pull, create_graph=True)
+        (batched,) = torch.autograd.grad(total, x, pulls, retain_graph=True, is_grads_batched=True)
+        mapped = torch.func.vmap(
+            lambda p, y=total, x=x: torch.autograd.grad(y, x, p, retain_graph=True)[0]
+        )(pulls)
+        second = torch.autograd.grad((again**2).sum(), [x, pull])
+        found.append((plain, again.detach(), batched, mapped, *second))
+    for a, b in zip(*found, strict=True):
+        assert b.abs().max() > 0.1
+        assert (a - b).abs().max() < 1e-5 * (1 + b.abs().max())
+    plain, again, batched, mapped, *_ = found[1]
+    for other in (again, batched[0], mapped[0]):
+        assert torch.allclose(other, plain)

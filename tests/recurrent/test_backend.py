@@ -23,7 +23,7 @@ from spgru.models.conv_recurrent import ConvCell, ConvGRUCell, ConvLSTMCell, _co
 from spgru.nn.weight import at_mean
 from spgru.recurrent import lstm_step, make_gru_step, rnn_step, run
 from spgru.recurrent.kernels.native import library
-from spgru.recurrent.kernels.products import PackedMatrix
+from spgru.recurrent.kernels.products import Matrix, PackedMatrix
 
 pytest.importorskip("triton")
 import triton
@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 from spgru.recurrent.kernels import persistent, planning
+from spgru.recurrent.kernels.plain_gru import plain_gru_scan
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # In the interpreter Triton's kernels run on a CPU too; on a GPU there is only Triton.
@@ -226,6 +227,31 @@ def test_plain_numbers_and_every_gradient(make: Any) -> None:
     assert results[0].keys() == results[1].keys()
     for name, truth in results[1].items():
         assert (results[0][name] - truth).norm() / truth.norm() < 1e-6, name
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_plain_results_may_be_written_to_and_gradients_are_left_alone(reverse: bool) -> None:
+    """What a user does with the last state must not reach what is kept for the backward pass."""
+    hidden = Affine.of(torch.randn(15, 5, device=DEVICE, requires_grad=True))
+    inputs = torch.randn(4, 3, 15, device=DEVICE, requires_grad=True)
+    state = torch.randn(3, 5, device=DEVICE)
+    pull = torch.randn(3, 5, device=DEVICE)
+    before, found = pull.clone(), []
+    for write in (False, True):
+        output, last = plain_gru_scan(inputs, state, hidden, Matrix(), reverse)
+        loss = (last * pull).sum()
+        if write:
+            with torch.no_grad():
+                last.zero_()
+                output.zero_()
+            grads = torch.autograd.grad(last, [inputs, hidden.weight], pull)
+        else:
+            grads = torch.autograd.grad(loss, [inputs, hidden.weight])
+        found.append(grads)
+    assert torch.equal(pull, before)
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+        assert a.abs().max() > 0.01
 
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,9 @@ def test_beside_the_familiar_number() -> None:
     assert (two["ratio"], two["ratio_per_ink"], two["auroc"]) == (1, 1, None)
     assert three["ratio"] == pytest.approx(2)
     assert three["ratio_per_ink"] == pytest.approx(2 / 1.5)
+    # Means 4 and 2, variances 9/4 and 1, three sequences each.
+    assert three["ratio_error"] == pytest.approx(2 * math.sqrt(9 / 4 / 3 / 16 + 1 / 3 / 4))
+    assert two["ratio_error"] is None
     assert three["auroc"] == pytest.approx(8 / 9)
     assert one["auroc"] == pytest.approx(1.5 / 9)
     assert three["nats"] == pytest.approx(12)

@@ -243,20 +243,25 @@ def test_how_a_gpu_multiplies_is_set_and_put_back(
 ) -> None:
     """Precision and the choice of convolutions are switches of the whole process."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    seen: list[tuple[str, bool]] = []
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    seen: list[tuple[str, bool, bool]] = []
+
+    def switches() -> tuple[str, bool, bool]:
+        cudnn: Any = torch.backends.cudnn
+        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+
     loss = MeanLossModule.forward
 
     def looking(module: MeanLossModule, frames: torch.Tensor) -> Any:
-        cudnn: Any = torch.backends.cudnn
-        seen.append((torch.get_float32_matmul_precision(), cudnn.benchmark))
+        seen.append(switches())
         return loss(module, frames)
 
     monkeypatch.setattr(MeanLossModule, "forward", looking)
-    before = torch.get_float32_matmul_precision()
+    before = switches()
     options = {"mean_steps": 1, "steps": 1, "schedule": ScheduleConfig()}
     train(tiny(cudnn_benchmark=True, precision="tf32", **options), show="none")
-    assert seen == [("high", True)]
-    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark) == (before, False)
+    assert seen == [("high", True, True)]
+    assert switches() == before
 
 
 def test_only_weight_matrices_decay() -> None:

@@ -115,7 +115,7 @@ def _one_kernel_does(x: Moments) -> bool:
     """Whether sixty passes over the data become one."""
     return (
         x.mean.is_cuda
-        and x.dtype == torch.float32
+        and x.mean.dtype == x.var.dtype == torch.float32
         and x.mean.shape == x.var.shape
         and not is_transformed(x)
         and has_triton()

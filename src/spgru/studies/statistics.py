@@ -40,7 +40,8 @@ def ratio_error(above: Tensor, below: Tensor) -> float | None:
     """
     if min(len(above), len(below)) < 2:
         return None
-    parts = [(x.var() / len(x) / x.mean() ** 2).item() for x in (above.double(), below.double())]
+    above, below = above.double(), below.double()
+    parts = [(x.var() / len(x) / x.mean() ** 2).item() for x in (above, below)]
     return abs((above.mean() / below.mean()).item()) * math.sqrt(sum(parts))
 
 

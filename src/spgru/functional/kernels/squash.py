@@ -9,8 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from spgru.checks import is_transformed
 from spgru.functional import activation
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
+from spgru.functional.kernels.rows import as_rows
 from spgru.moments import Moments
 
 __all__ = ["squash"]
@@ -71,17 +73,13 @@ def _launch(kernel: Any, *tensors: Tensor | None, is_tanh: bool) -> None:
             kernel[(triton.cdiv(count, _BLOCK),)](*tensors, count, is_tanh, _BLOCK)
 
 
-def _as_rows(x: Tensor) -> Tensor:
-    return x.resolve_neg().contiguous()
-
-
 class _Squash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, var: Tensor, is_tanh: bool) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(mean, var)
         ctx.set_materialize_grads(False)
         ctx.is_tanh = is_tanh
-        mean, var = _as_rows(mean), _as_rows(var)
+        mean, var = as_rows(mean), as_rows(var)
         results = torch.empty_like(mean), torch.empty_like(var)
         _launch(_forward, mean, var, *results, is_tanh=is_tanh)
         return results
@@ -89,12 +87,12 @@ class _Squash(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *out: Tensor | None) -> Any:
         mean, var = ctx.saved_tensors
-        batched = torch._C._functorch.is_legacy_batchedtensor
-        if torch.is_grad_enabled() or any(grad is not None and batched(grad) for grad in out):
+        # Gradients are recorded here only where they are to be differentiated again.
+        if torch.is_grad_enabled() or is_transformed(*out):
             return *_by_reference(mean, var, out, ctx.is_tanh, ctx.needs_input_grad[:2]), None
-        mean, var = _as_rows(mean), _as_rows(var)
+        mean, var = as_rows(mean), as_rows(var)
         grads = [torch.empty_like(mean) if needed else None for needed in ctx.needs_input_grad[:2]]
-        rows = [None if grad is None else _as_rows(grad) for grad in out]
+        rows = [None if grad is None else as_rows(grad) for grad in out]
         _launch(_backward, mean, var, *rows, *grads, is_tanh=ctx.is_tanh)
         return *grads, None
 
@@ -103,8 +101,10 @@ def _by_reference(
     mean: Tensor, var: Tensor, out: tuple[Tensor | None, ...], is_tanh: bool, needed: Any
 ) -> list[Tensor | None]:
     """The same gradients by formulas that can be differentiated again and take several at once."""
-    # Entries do not mix: the gradient of the sum is every entry's own slope.
+    # Entries do not mix: the gradient of the sum is every entry's own slope. By views, because one
+    # of the two may have been made from the other, which is not this function's to follow.
     with torch.enable_grad():
+        mean, var = mean.view_as(mean), var.view_as(var)
         sums = [part.sum() for part in activation.squash_by_torch(Moments(mean, var), is_tanh)]
     grads: list[Tensor | None] = [None, None]
     again = torch.is_grad_enabled()

@@ -15,10 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from spgru.functional import Affine
+from spgru.functional.kernels.rows import as_rows
 from spgru.recurrent.kernels.layout import load_gate, load_product, load_unit, store_gate
 from spgru.recurrent.kernels.products import (
     Product,
-    as_rows,
     product_dtype,
     refuse_what_kernels_cannot,
     result_dtype,

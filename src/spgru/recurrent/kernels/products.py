@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from spgru.checks import is_transformed
+
 __all__ = [
-    "Convolution", "Matrix", "PackedMatrix", "Product", "add_bias", "as_rows", "product_dtype",
+    "Convolution", "Matrix", "PackedMatrix", "Product", "add_bias", "product_dtype",
     "refuse_what_kernels_cannot", "result_dtype", "sum_of_rows",
 ]  # fmt: skip
 
@@ -120,17 +122,12 @@ def result_dtype(weight: Tensor) -> torch.dtype:
     return torch.float32 if torch.is_autocast_enabled(weight.device.type) else weight.dtype
 
 
-def as_rows(x: Tensor) -> Tensor:
-    """As kernels read tensors: one number after the other, signs resolved."""
-    return x.resolve_neg().contiguous()
-
-
 def refuse_what_kernels_cannot(*gradients: Tensor) -> None:
     """To be called by a backward pass: no second one to come, and one gradient at a time."""
-    if any(map(torch._C._functorch.is_legacy_batchedtensor, gradients)):
+    if is_transformed(*gradients):
         raise RuntimeError(
             "kernels take one gradient at a time; build the layer with backend='reference' for "
-            "batched ones (is_grads_batched=True, vectorize=True)"
+            "batched ones (is_grads_batched=True, vectorize=True, vmap) and those with tangents"
         )
     if torch.is_grad_enabled():
         raise RuntimeError(

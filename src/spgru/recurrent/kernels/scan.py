@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from spgru.functional import Affine
+from spgru.functional.kernels.rows import as_rows
 from spgru.moments import Moments
 from spgru.recurrent.kernels.products import (
     Matrix,
     Product,
-    as_rows,
     product_dtype,
     refuse_what_kernels_cannot,
     result_dtype,
