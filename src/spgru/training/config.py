@@ -207,7 +207,8 @@ class TrainConfig:
 # Where a run is made and what is written about it; everything else decides the weights.
 _FREE = {
     "output", "device", "cuda_graph", "compile", "cudnn_benchmark", "initial", "checkpoint_every",
-    "keep", "log_every", "image_every", "validate_every", "validate_sequences", "tensorboard", "data.directory",
+    "keep", "log_every", "image_every", "validate_every", "validate_sequences", "tensorboard",
+    "data.directory",
 }  # fmt: skip
 
 
