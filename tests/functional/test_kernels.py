@@ -107,27 +107,6 @@ def test_a_part_that_is_fixed_gets_no_gradient(part: str, moments: Moments) -> N
     assert (free.grad - expected).abs().max() < 1e-5
 
 
-@pytest.mark.usefixtures("one_kernel")
-@pytest.mark.parametrize("function", [sigmoid, tanh])
-def test_second_derivatives_and_several_gradients_at_once(function: Any, moments: Moments) -> None:
-    moments = Moments(moments.mean / 6, moments.var.clamp(1e-3, 3))
-    second, batched = [], []
-    for dtype in (torch.float32, torch.float64):
-        x = learning(moments.to(dtype))
-        y = function(x)
-        pulls = torch.stack([torch.ones_like(y.mean), 2 * torch.ones_like(y.mean)])
-        batched.append(
-            torch.autograd.grad(y.var, x.mean, pulls, retain_graph=True, is_grads_batched=True)[0]
-        )
-        (first,) = torch.autograd.grad(y.mean.sum() + y.var.sum(), x.mean, create_graph=True)
-        second.append(torch.autograd.grad((first**2).sum(), [x.mean, x.var]))
-    assert (batched[0] - batched[1]).abs().max() < 1e-5
-    assert batched[1].abs().max() > 0.01
-    for a, b in zip(*second, strict=True):
-        assert b.abs().max() > 0.01
-        assert (a - b).abs().max() < 1e-5 * (1 + b.abs().max())
-
-
 def flipped_sign(x: torch.Tensor) -> torch.Tensor:
     """The same numbers, kept with the opposite sign and a bit that says so."""
     return torch._neg_view(-x)

@@ -118,8 +118,7 @@ def test_the_folder_is_in_the_wheel() -> None:
 def test_the_packaged_predictor_of_two_digits() -> None:
     """As good as its report says, and less sure of three digits than of two.
 
-    On all 10,000 sequences it has 186.0 nats and 1.66 times the variance; of 12 the standard error
-    is about 10 nats.
+    On all 10,000 sequences it has 186.0 nats and 1.66 times the variance; here there are 12.
     """
     model = load_model("two-digits-conv").model
     _, batches = next(evaluation_sets("two-digits", 12, 6, torch.device("cpu")))

@@ -112,7 +112,7 @@ def _sigmoid_far(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _one_kernel_does(x: Moments) -> bool:
-    """Whether sixty passes over the data become one."""
+    """Whether a GPU can do it in one pass over the data, and one for the gradient."""
     return (
         x.mean.is_cuda
         and x.mean.dtype == x.var.dtype == torch.float32

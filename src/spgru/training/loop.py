@@ -64,9 +64,9 @@ def train(
 
     With `resume` the run continues from its newest sound checkpoint, or starts if it has none, and
     ends with the very weights of a run that was never interrupted (on the same device, with the
-    same number of threads and processes): the learning rate and every random number are functions
-    of seed and step alone. On SIGINT, SIGTERM, or when `max_seconds` have passed, the step in
-    progress is finished and a checkpoint written.
+    same number of threads and processes, without `cudnn_benchmark`): the learning rate and every
+    random number are functions of seed and step alone. On SIGINT, SIGTERM, or when `max_seconds`
+    have passed, the step in progress is finished and a checkpoint written.
 
     Args:
         max_seconds: of this call
