@@ -14,6 +14,7 @@ from spgru.moments import (
     stack,
 )
 from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
+from spgru.nn.contexts import frozen
 from spgru.nn.weight import parameter_groups
 from spgru.tracing import Trace, trace
 
@@ -36,6 +37,7 @@ __all__ = [
     "cat",
     "certain",
     "families",
+    "frozen",
     "functional",
     "kl_divergence",
     "nn",

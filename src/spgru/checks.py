@@ -54,13 +54,19 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def is_differentiated_forward() -> bool:
+    """Whether `torch.func` transforms or forward-mode derivatives are active."""
+    return (
+        torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
 def is_transformed(*values: Any) -> bool:
     """Whether something looks on that does not see through our kernels."""
     parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
     return (
         _is_recorded()
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
+        or is_differentiated_forward()
         or any(part is not None and _is_no_plain_tensor(part) for part in parts)
     )
 

@@ -22,7 +22,8 @@ from spgru.models import (
     build,
 )
 from spgru.models.frames import from_patches, to_patches
-from spgru.nn.weight import sampling
+from spgru.nn.contexts import sampling
+from spgru.nn.weight import spread_name
 from spgru.objectives import Objective, bernoulli_nll, expected_bernoulli_nll
 
 KINDS = [Predictor, Autoencoder, Composite]
@@ -160,20 +161,28 @@ def test_a_loop_over_time_works_its_weights_out_once(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And they may change between one call and the next."""
-    asked: list[spgru.nn.Weight] = []
-    moments = spgru.nn.Weight.forward
+    asked: list[tuple[spgru.nn.Layer, str]] = []
+    moments = spgru.nn.Layer.weight_moments
     monkeypatch.setattr(
-        spgru.nn.Weight, "forward", lambda self: asked.append(self) or moments(self)
+        spgru.nn.Layer,
+        "weight_moments",
+        lambda self, name: asked.append((self, name)) or moments(self, name),
     )
     model = NextFrame(3, **TINY, **options)
     frames = torch.rand(3, 2, 4, 4)
     model.predict(frames, 6)
-    recurrent = [m for m in model.future.rnn.modules() if isinstance(m, spgru.nn.Weight)]
+    recurrent = [
+        (layer, name)
+        for layer in model.future.rnn.modules()
+        if isinstance(layer, spgru.nn.Layer)
+        for name in layer.weights()
+    ]
     assert recurrent
-    assert all(sum(one is weight for one in asked) == 1 for weight in recurrent)
+    assert all(asked.count(weight) == 1 for weight in recurrent)
     before = model.predict(frames, 6)
     with torch.no_grad():
-        recurrent[0].get_parameter("log_var").add_(3.0)
+        layer, name = recurrent[0]
+        layer.get_parameter(spread_name(name)).add_(3.0)
     after = model.predict(frames, 6)
     assert (after.var.sum() > before.var.sum()).item()
     # A network drawn anew at every step is drawn at every step.
@@ -181,7 +190,7 @@ def test_a_loop_over_time_works_its_weights_out_once(
     asked.clear()
     with sampling(model, torch.Generator(), every_step=True):
         model.predict(frames, 6)
-    assert all(sum(one is weight for one in asked) == 8 for weight in recurrent)
+    assert all(asked.count(weight) == 8 for weight in recurrent)
 
 
 @pytest.mark.parametrize("feedback", [False, True], ids=["unconditioned", "feedback"])
@@ -382,7 +391,7 @@ def test_a_reset_is_a_new_start(options: dict[str, Any]) -> None:
         assert torch.equal(model.get_parameter(name), parameter), name
     model.apply(lambda m: m.reset_parameters() if hasattr(m, "reset_parameters") else None)
     for name in model.gives:
-        bias = model.get_parameter(f"{name}.readout.bias.mean")
+        bias = model.get_parameter(f"{name}.readout.bias")
         assert (bias + 3).abs().max() <= 0.5  # torch.nn draws biases within 1 / sqrt(4)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spgru.models import Predictor
-from spgru.nn.weight import sampling
+from spgru.nn.contexts import sampling
 from spgru.studies.brute_force import brute_force
 
 SIZE = {"height": 6, "width": 6}

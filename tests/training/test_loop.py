@@ -13,7 +13,8 @@ import torch
 
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
-from spgru.nn.weight import at_mean
+from spgru.nn.contexts import at_mean
+from spgru.nn.weight import is_spread
 from spgru.objectives import Objective
 from spgru.training import (
     CheckpointError,
@@ -116,8 +117,8 @@ def test_means_are_trained_first_as_a_plain_network(tiny: Make) -> None:
     config = tiny(mean_steps=4, optimizer=OptimizerConfig(lr=2e-3, spread_rate=5.0))
     torch.manual_seed(config.seed)
     model = build(config.model)
-    spreads = [p for name, p in model.named_parameters() if name.endswith("log_var")]
-    others = [p for name, p in model.named_parameters() if not name.endswith("log_var")]
+    spreads = [p for name, p in model.named_parameters() if is_spread(name)]
+    others = [p for name, p in model.named_parameters() if not is_spread(name)]
     optimizer = torch.optim.Adam([{"params": others}, {"params": spreads}], fused=True)
     data, initial = MovingMNIST(config.batch_size, seed=config.seed), spreads[0].detach().clone()
     for step in range(config.steps):
@@ -270,7 +271,7 @@ def test_only_weight_matrices_decay() -> None:
     groups = make_optimizer(model, config, torch.device("cpu")).param_groups
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     for name, parameter in model.named_parameters():
-        matrix = parameter.ndim > 1 and name.endswith(".mean")
+        matrix = parameter.ndim > 1 and not is_spread(name)
         assert decay[id(parameter)] == (0.5 if matrix else 0), name
 
 

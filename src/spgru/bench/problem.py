@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import spgru
 from spgru.bench.shapes import Case
+from spgru.nn.weight import is_spread
 
 __all__ = ["CELLS", "Answer", "Cell", "Problem", "gradients", "ours_gradients", "plain_gradients"]
 
@@ -106,6 +107,6 @@ def plain_gradients(layer: nn.Module) -> Answer:
 def ours_gradients(layer: nn.Module) -> Answer:
     named = dict(layer.named_parameters())
     return {
-        MEANS: gradients([p for name, p in named.items() if name.endswith(".mean")]),
-        SPREADS: gradients([p for name, p in named.items() if not name.endswith(".mean")]),
+        MEANS: gradients([p for name, p in named.items() if not is_spread(name)]),
+        SPREADS: gradients([p for name, p in named.items() if is_spread(name)]),
     }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spgru.checks import require
-from spgru.families.base import Family, Parameterization
+from spgru.families.base import Family, Parameterization, with_std
 from spgru.functional import Rule, sigmoid, tanh
 from spgru.moments import Moments, Value
 
@@ -76,9 +76,8 @@ class Gaussian(Family):
     def initial_mean(self, shape: tuple[int, ...], bound: float, like: Tensor) -> Tensor:
         return torch.empty(shape, dtype=like.dtype, device=like.device).uniform_(-bound, bound)
 
-    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
-        std = 0.1 * bound if std is None else std
-        return Moments(mean, torch.full_like(mean, std**2))
+    def moments_of(self, mean: Tensor, std: float | Tensor | None, bound: float) -> Moments:
+        return with_std(mean, 0.1 * bound if std is None else std)
 
     def fan_in_scale(self, fan_in: int) -> float:
         return 1 / math.sqrt(fan_in)

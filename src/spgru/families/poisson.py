@@ -56,7 +56,7 @@ class Poisson(PositiveFamily):
         )
         return torch.where(moments.var > 0, draw.to(moments.dtype), moments.mean)
 
-    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
+    def moments_of(self, mean: Tensor, std: float | Tensor | None, bound: float) -> Moments:
         if std is not None:
             raise ValueError(
                 f"weight_std={std} cannot be obeyed by the poisson family, whose variance equals "

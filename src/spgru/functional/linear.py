@@ -46,6 +46,11 @@ class Affine:
         bias_mean, bias_var = (None, None) if bias is None else bias
         return Affine(weight.mean, weight.var, bias_mean, bias_var)
 
+    def detach(self) -> Affine:
+        """The same map with weights that do not learn."""
+        parts = self.weight, self.weight_var, self.bias, self.bias_var
+        return Affine(*(None if part is None else part.detach() for part in parts))  # type: ignore[arg-type]
+
     def copy(self) -> Affine:
         """The same map with all that is kept, to which more can be added without a trace here."""
         return replace(self, _kept=dict(self._kept))
@@ -152,8 +157,15 @@ def conv2d(
         weight: (O, C / groups, kernel height, kernel width)
         bias: (O,)
     """
+    return Affine.of(weight, bias)(x, convolution(stride, padding, dilation, groups))
 
-    def weighted_sum(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+
+def convolution(
+    stride: Size2d, padding: Size2d | str, dilation: Size2d, groups: int
+) -> WeightedSum:
+    """`torch.nn.functional.conv2d` with these options, as `Affine` takes it."""
+
+    def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
-    return Affine.of(weight, bias)(x, weighted_sum)
+    return convolve

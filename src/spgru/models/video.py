@@ -14,7 +14,7 @@ from spgru.models.config import Architecture, CellName, Kind, ModelConfig
 from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
-from spgru.nn.layer import steady
+from spgru.nn.contexts import shared_weights
 from spgru.objectives import Loss, Objective
 
 __all__ = [
@@ -81,7 +81,7 @@ class VideoModel(nn.Module, ABC):
     def _darken(self) -> None:
         """Shift the logits that are given at the start."""
         for name in self.gives:
-            self.get_parameter(f"{name}.readout.bias.mean").add_(self.config.initial_logit)
+            self.get_parameter(f"{name}.readout.bias").add_(self.config.initial_logit)
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, as the constructor did; a layer alone knows no `initial_logit`."""
@@ -207,7 +207,7 @@ class NextFrame(VideoModel):
     def _continue(self, frames: Tensor | Moments, steps: int) -> Moments:
         """Logits of the frames after each of these, (T + steps - 1, B, height, width)."""
         logits: Moments
-        with steady(self.future):
+        with shared_weights(self.future):
             logits, state = self.future.read(frames)
             if steps == 1:
                 return logits

@@ -12,6 +12,7 @@ from spgru.checks import check_choice
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.nn.sequence import Recurrent, RecurrentOptions, Step
+from spgru.nn.weight import StandardDeviation
 from spgru.recurrent import lstm_step, make_gru_step, rnn_step
 
 __all__ = ["GRU", "LSTM", "RNN"]
@@ -57,7 +58,9 @@ class GRU(Recurrent):
         return None if self.reset_after else "there is no kernel for reset_after=False"
 
     @classmethod
-    def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
+    def from_torch(
+        cls, module: nn.Module, weight_std: StandardDeviation = None, **options: Any
+    ) -> Self:
         """The same layer with the weights of `module` as means and `weight_std` around them."""
         require_reset_after(options.get("reset_after", True))
         return super().from_torch(module, weight_std, **options)
@@ -118,8 +121,7 @@ class LSTM(Recurrent):
         return tuple(state)
 
     def _step(self, hidden: Affine, part: str) -> Step:
-        weight = self._value(f"weight_hr_{part}")
-        projection = None if weight is None else Affine.of(weight)
+        projection = self._affine(f"weight_hr_{part}", "") if self.proj_size else None
         return partial(
             lstm_step, hidden=hidden, projection=projection, family=self.family, rule=self.rule
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spgru.nn.weight import sampling
+from spgru.nn.contexts import sampling
 
 __all__ = ["BruteForce", "brute_force"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,6 +16,7 @@ from safetensors.torch import load as read_tensors
 from torch import Tensor
 
 from spgru.checks import check_choice
+from spgru.nn.weight import from_old_layout, has_old_layout
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig
@@ -51,10 +52,10 @@ def export(
 ) -> Path:
     """Write the weights of any source that `load_model` takes to `path`.
 
-    `"float16"` halves the file. It was chosen over bfloat16 because weights and log-variances need
-    digits, not range: at log-variances of -16 to -8 float16 is off by at most 0.4 % of the
-    variance, bfloat16 by 3 %, and weights by 0.05 % against 0.4 %. A certain weight's log-variance
-    of minus infinity is kept. Whatever does not fit is refused.
+    `"float16"` halves the file. It was chosen over bfloat16 because weights and spreads (logs of
+    ratios of variances) need digits, not range: at spreads of -8 to 8 float16 is off by at most
+    0.4 % of the variance, bfloat16 by 3 %, and weights by 0.05 % against 0.4 %. A certain weight's
+    spread of minus infinity is kept. Whatever does not fit is refused.
     """
     check_choice("precision", precision, get_args(Precision))
     path = Path(path)
@@ -78,7 +79,8 @@ def export(
 
 
 def _narrow(name: str, tensor: Tensor, precision: Precision) -> Tensor:
-    if precision == "float32" or not tensor.is_floating_point():
+    # A single number, such as the log of a starting variance, is not worth rounding.
+    if precision == "float32" or not tensor.is_floating_point() or tensor.ndim == 0:
         return tensor.contiguous()
     narrow = tensor.to(torch.float16)
     if bool((narrow.isinf() != tensor.isinf()).any()):
@@ -99,7 +101,7 @@ def load_exported(path: str | Path) -> Any:
     """The model in an exported file, or a packaged one by name, in float32 on the CPU, ready to
     `predict`.
     """
-    return _loaded(_read_export(find_weights(path)), str(path)).model
+    return _loaded(_stored(path), str(path)).model
 
 
 def load_model(source: str | Path) -> Loaded:
@@ -115,18 +117,31 @@ def load_weights(model: Any, source: str | Path) -> None:
 
 
 def _loaded(stored: Checkpoint, source: str) -> Loaded:
-    try:
-        config = from_mapping(TrainConfig, stored.config)
-    except ConfigError as error:
-        raise CheckpointError(
-            f"the configuration in {source} is of another version ({error})"
-        ) from error
+    config = _config(stored, source)
     model = build(config.model)
     checkpoints.fit(model.state_dict(), stored.model, source)
     return Loaded(model.eval(), config, stored.step, stored.origin)
 
 
 def _stored(source: str | Path) -> Checkpoint:
+    """What any source holds, its weights in today's layout."""
+    stored = _read(source)
+    if not has_old_layout(stored.model):
+        return stored
+    starts = build(_config(stored, str(source)).model).state_dict()
+    return replace(stored, model=from_old_layout(stored.model, starts))
+
+
+def _config(stored: Checkpoint, source: str) -> TrainConfig:
+    try:
+        return from_mapping(TrainConfig, stored.config)
+    except ConfigError as error:
+        raise CheckpointError(
+            f"the configuration in {source} is of another version ({error})"
+        ) from error
+
+
+def _read(source: str | Path) -> Checkpoint:
     path = find_weights(source)
     if path.is_dir():
         folder = path / CHECKPOINTS

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from spgru.nn.weight import is_spread
 from spgru.training.config import OptimizerConfig
 from spgru.training.muon import Muon
 
@@ -58,8 +59,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.devi
     for name, parameter in model.named_parameters():
         if parameter in hidden:
             continue
-        if name.endswith("log_var"):
-            # A log-variance that decays to 0 would be a variance that grows to 1.
+        if is_spread(name):
             spreads.append(parameter)
         else:
             (decayed if parameter.ndim > 1 else plain).append(parameter)
@@ -94,10 +94,10 @@ def _between_hidden(model: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
     As usual with Muon, what reads the data and what gives the output is left out.
     """
     for layer in model.modules():
-        gates, ending = int(getattr(layer, "gates", 0)), ".mean"
+        gates = int(getattr(layer, "gates", 0))
         if isinstance(layer, nn.RNNBase):
-            gates, ending = layer.all_weights[0][0].shape[0] // layer.hidden_size, ""
+            gates = layer.all_weights[0][0].shape[0] // layer.hidden_size
         for name, parameter in layer.named_parameters() if gates else ():
             is_square = parameter.ndim > 1 and len(parameter) == gates * parameter.shape[1]
-            if is_square and name.endswith(ending):
+            if is_square and not is_spread(name):
                 yield parameter, gates

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgru.nn.weight import has_old_layout
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig, differences, stored_form
@@ -120,6 +121,12 @@ class Run:
             raise ConfigError(
                 f"steps is {self.config.steps} but the run in {self.folder} is at step "
                 f"{checkpoint.step}; give at least that many"
+            )
+        if has_old_layout(checkpoint.model):
+            raise CheckpointError(
+                f"the run in {self.folder} was made by version 0.1 and cannot be continued, since "
+                "its optimiser state no longer fits; start a new run from its weights, with "
+                f"initial: {self.folder} and another output"
             )
         what = f"the checkpoint of step {checkpoint.step} in {self.folder}"
         checkpoints.fit(self._tensors(), _joined(checkpoint.model, checkpoint.optimizer), what)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from spgru.nn.weight import at_mean
+from spgru.nn.contexts import at_mean
 from spgru.objectives import Loss, Objective
 from spgru.training.config import ScheduleConfig
 from spgru.training.optimizer import Optimizer
