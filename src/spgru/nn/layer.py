@@ -27,9 +27,7 @@ from spgru.nn.weight import (
     from_old_layout,
     has_old_layout,
     is_spread,
-    spread_name,
     standard_deviation_of,
-    start_name,
 )
 
 __all__ = ["Layer", "Options"]
@@ -74,6 +72,8 @@ class Layer(nn.Module):
         check_standard_deviation(weight_std)
         self.family, self.rule, self.parameterization = get(family), rule, parameterization
         self.weight_std = weight_std
+        self._stores_means = self.family.name == "gaussian" and parameterization == "moments"
+        """Whether `layer.weight` is a parameter, the mean; see `spgru.nn.weight`."""
         self._factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self._specs: dict[str, WeightShape] = {}
         self._captured: list[Affine] = []
@@ -82,11 +82,6 @@ class Layer(nn.Module):
         return {**self.__dict__, "_captured": []}
 
     # -- weights ------------------------------------------------------------------------------
-
-    @property
-    def _stores_means(self) -> bool:
-        """Whether `layer.weight` is a parameter, the mean; see `spgru.nn.weight`."""
-        return self.family.name == "gaussian" and self.parameterization == "moments"
 
     def _add_weights(self, specs: Iterable[WeightShape]) -> None:
         """Create weights, first of all their means in the order of `torch.nn`'s parameters."""
@@ -108,8 +103,8 @@ class Layer(nn.Module):
                 self.register_module(name, nn.ParameterDict(raw))
         for name, spec in self._specs.items() if self._stores_means else ():
             spread = torch.zeros_like(initial[name].mean)
-            self.register_parameter(spread_name(name), nn.Parameter(spread))
-            self.register_buffer(start_name(name), self._start(spec, like))
+            self.register_parameter(spec.spread, nn.Parameter(spread))
+            self.register_buffer(spec.start, self._start(spec, like))
 
     def _initial(self, spec: WeightShape, like: Tensor) -> Moments:
         mean = self.family.initial_mean(spec.shape, spec.bound, like)
@@ -144,8 +139,8 @@ class Layer(nn.Module):
             if self._stores_means:
                 with torch.no_grad():
                     getattr(self, name).copy_(moments.mean)
-                    getattr(self, spread_name(name)).zero_()
-                setattr(self, start_name(name), self._start(spec, like))
+                    getattr(self, spec.spread).zero_()
+                setattr(self, spec.start, self._start(spec, like))
             else:
                 self.set_weight_(name, moments)
 
@@ -165,11 +160,12 @@ class Layer(nn.Module):
         """The tensors a weight is made from."""
         if not self._stores_means:
             return tuple(self.get_submodule(name).parameters())
-        return (
-            getattr(self, name),
-            getattr(self, spread_name(name)),
-            getattr(self, start_name(name)),
-        )
+        spec, parameters = self._specs[name], self._parameters
+        mean, spread = parameters.get(name), parameters.get(spec.spread)
+        # A parametrized or pruned weight is an attribute and no parameter.
+        mean = getattr(self, name) if mean is None else mean
+        spread = getattr(self, spec.spread) if spread is None else spread
+        return mean, spread, self._buffers[spec.start]  # type: ignore[return-value]
 
     @torch.no_grad()
     def set_weight_(self, name: str, moments: Moments) -> None:
@@ -185,7 +181,7 @@ class Layer(nn.Module):
         log_var = moments.var.log().to(spread)
         if bool(start.isinf().any()):  # nothing can be measured from a start that is certain
             start = torch.where(log_var.isinf(), 0.0, log_var)
-            setattr(self, start_name(name), start)
+            setattr(self, self._specs[name].start, start)
         spread.copy_(log_var - start)
 
     def spread_parameters(self) -> list[nn.Parameter]:
@@ -197,7 +193,7 @@ class Layer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        starts = {start_name(name) for name in self._specs} if self._stores_means else set()
+        starts = {spec.start for spec in self._specs.values()} if self._stores_means else set()
         if self._stores_means:
             own = {prefix + name: getattr(self, name) for name in starts}
             here = {key: value for key, value in state_dict.items() if key.startswith(prefix)}

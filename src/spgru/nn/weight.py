@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -57,7 +59,8 @@ def is_spread(name: str) -> bool:
     return last.startswith("spread_") or last == "log_var"
 
 
-class WeightShape(NamedTuple):
+@dataclass(frozen=True)
+class WeightShape:
     """What a layer says of a weight when it creates it."""
 
     name: str
@@ -66,6 +69,16 @@ class WeightShape(NamedTuple):
     """number of inputs summed over, which scales priors"""
     bound: float
     """`torch.nn` would initialise this weight uniformly within plus or minus this"""
+
+    @cached_property
+    def spread(self) -> str:
+        """Name of the parameter that sets the variance."""
+        return spread_name(self.name)
+
+    @cached_property
+    def start(self) -> str:
+        """Name of the buffer with the log of the starting variance."""
+        return start_name(self.name)
 
 
 class Weight(NamedTuple):
