@@ -1,4 +1,4 @@
-"""Mean and variance of sigmoid, tanh and relu of a Gaussian.
+"""Mean and variance of sigmoid and tanh of a Gaussian.
 
 The sigmoid is the root of everything here, since tanh(x) = 2 sigmoid(2x) - 1. With X ~ N(m, v):
 
@@ -28,7 +28,7 @@ from spgru.functional import paper
 from spgru.functional.precision import at_least_float32
 from spgru.moments import Moments, Value
 
-__all__ = ["Rule", "relu", "sigmoid", "tanh"]
+__all__ = ["Rule", "sigmoid", "tanh"]
 
 Rule = Literal["exact", "paper"]
 
@@ -62,18 +62,24 @@ _columns: dict[tuple[Any, ...], Tensor] = {}
 
 def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
     """Constants along a new first dimension that broadcasts against `like`."""
+    # What is made inside a transform (vmap, grad), a compiler or a fake mode belongs to it and
+    # must not outlive it, so the cache is for ordinary tensors only.
+    if is_transformed(like):
+        return _make_column(values, like)
     key = (values, like.dtype, like.device, like.ndim)
-    # Built anew while compiling and for stand-ins of tensors, which must not meet real ones.
-    plain = type(like) is Tensor and not torch.compiler.is_compiling()
-    if plain and key in _columns:
-        return _columns[key]
-    # Outside inference mode, so that a kept column may later take part in a backward pass.
-    with torch.inference_mode(False):
-        column = torch.tensor(values, dtype=like.dtype, device=like.device)
-        column = column.view(-1, *[1] * like.ndim)
-    if plain:
-        _columns[key] = column
+    column = _columns.get(key)
+    if column is None:
+        # Outside inference mode, so that a kept column may later take part in a backward pass.
+        with torch.inference_mode(False):
+            column = _make_column(values, like)
+        if type(column) is Tensor:
+            _columns[key] = column
     return column
+
+
+def _make_column(values: tuple[float, ...], like: Tensor) -> Tensor:
+    column = torch.tensor(values, dtype=like.dtype, device=like.device)
+    return column.view(-1, *[1] * like.ndim)
 
 
 def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,37 +180,3 @@ def tanh(x: Value, rule: Rule = "exact") -> Value:
     if rule == "paper":
         return paper.tanh(x)
     return _squash(x, is_tanh=True)
-
-
-# Standard deviations beyond which a Gaussian's tail is 0 in float64 too.
-_NO_TAIL = 40.0
-
-
-@at_least_float32
-def relu(x: Value) -> Value:
-    """Moments of max(X, 0) for Gaussian X. Exact.
-
-    With t = |m| / s, Q the upper tail and phi the density of the standard normal at t, the side
-    m <= 0 has mean s (phi - t Q) and variance v ((1 + t^2) Q - t phi - (phi - t Q)^2); the side
-    m > 0 follows from max(X, 0) = X + max(-X, 0), which adds m and v (1 - 2 Q).
-    Where the variance is 0 the result is certain and the gradient with respect to it is taken as 0
-    below and at m = 0 (where the true one is infinite).
-    """
-    if isinstance(x, Tensor):
-        return torch.relu(x)
-    # Where 0 is out of reach the function is linear; there t would overflow.
-    bent = x.mean**2 < _NO_TAIL**2 * x.var
-    mean, var = torch.where(bent, x.mean, 0.0), torch.where(bent, x.var, 1.0)
-    std = var.sqrt()
-    t = torch.where(mean > 0, mean, -mean) / std
-    phi = torch.exp(-0.5 * t**2) / math.sqrt(2 * math.pi)
-    # phi times Mills' ratio Q/phi: the differences below lose digits but not their sign.
-    mills = math.sqrt(math.pi / 2) * torch.special.erfcx(t / math.sqrt(2))
-    small_mean = phi * (1 - t * mills)
-    small_var = phi * ((1 + t**2) * mills - t) - small_mean**2
-    kept = torch.where(mean > 0, 1 - 2 * phi * mills, 0.0)
-    straight_var = torch.where(x.mean > 0, x.var, 0.0)
-    return Moments(
-        torch.relu(x.mean) + torch.where(bent, std * small_mean, 0.0),
-        torch.where(bent, var * (small_var + kept), straight_var),
-    )
