@@ -34,15 +34,23 @@ def set_value_checks(mode: Mode) -> None:
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether Python may branch on values: eagerly on the CPU, not while compiling or in vmap."""
-    return tensor.device.type == "cpu" and not _is_recorded() and not _is_wrapped(tensor)
+    return tensor.device.type == "cpu" and _has_values(tensor)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return not _is_recorded() and _is_plain_tensor(tensor) and not _is_wrapped(tensor)
 
 
 def _is_recorded() -> bool:
-    """Whether operations are recorded, to be run again with other values: compiled or traced."""
+    """Whether operations are compiled or traced, to be run with other values, or run on no values.
+
+    The last are those of torch's fake tensors, which have a shape but no values.
+    """
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
     )
 
 
@@ -81,7 +89,7 @@ def _is_plain_tensor(x: Tensor) -> bool:
 def values_are_checked(tensor: Tensor) -> bool:
     """Whether the values of this tensor are to be checked; see `set_value_checks`."""
     if _mode == "always":
-        return not _is_recorded() and not _is_wrapped(tensor)
+        return _has_values(tensor)
     return _mode == "auto" and is_readable(tensor)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from numbers import Real
 from statistics import NormalDist
 from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, TypeVar
@@ -59,6 +59,22 @@ def rule_for(*functions: Any) -> Callable[[RuleT], RuleT]:
 def no_rule_for(*functions: Any, remedy: str) -> None:
     """What the error says instead of "use x.mean" when one of these functions meets `Moments`."""
     _REMEDIES.update(dict.fromkeys(functions, remedy))
+
+
+def not_in_place(rule: Rule, position: int) -> Rule:
+    """The same rule for a function whose argument at that position is `inplace`."""
+
+    @wraps(rule)
+    def checked(*args: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        if inplace or any(args[position:]):
+            _refuse_writing("inplace=True")
+        return rule(*args[:position], **kwargs)
+
+    return checked
+
+
+def _refuse_writing(argument: str) -> NoReturn:
+    raise TypeError(f"Moments are immutable; leave out {argument} and use what is returned")
 
 
 def functions_named(*names: str) -> list[Any]:
@@ -152,11 +168,8 @@ class Moments:
         if not all(issubclass(kind, (Tensor, Moments)) for kind in types):
             return NotImplemented
         kwargs = dict(kwargs or {})
-        if kwargs.pop("inplace", False) or kwargs.pop("out", None) is not None:
-            raise TypeError(
-                f"{resolve_name(function)} cannot write into Moments, which are immutable; "
-                "leave out inplace=True or out and use what is returned"
-            )
+        if kwargs.pop("out", None) is not None:
+            _refuse_writing("out")
         if not args and "input" in kwargs:
             args = (kwargs.pop("input"),)
         for value in args:
@@ -571,6 +584,11 @@ pytree.register_pytree_node(
     lambda moments: ([moments.mean, moments.var], None),
     _unflatten,
     serialized_type_name="spgru.Moments",
+    # torch.export names inputs by these.
+    flatten_with_keys_fn=lambda moments: (
+        [(pytree.GetAttrKey(name), getattr(moments, name)) for name in ("mean", "var")],
+        None,
+    ),
 )
 
 Value = TypeVar("Value", Tensor, Moments)

@@ -25,7 +25,7 @@ __all__ = ["elu", "exp", "gelu", "silu", "softplus"]
 
 Elementwise = Callable[[Tensor], Tensor]
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+_NODES, _WEIGHTS = (tuple(part.tolist()) for part in np.polynomial.legendre.leggauss(8))
 _END = 6.5  # standard deviations; what lies beyond has a probability of 8e-11
 _CUTS = (-_END, -2.5, 0.0, 2.5, _END)
 _BENDS = (-6.0, 0.0, 6.0)
@@ -40,8 +40,8 @@ def _nodes(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     cuts += [((bend - mean) / std).clamp(-_END, _END) for bend in _BENDS]
     ends = torch.stack(cuts).sort(0).values
     half, middle = (ends[1:] - ends[:-1]) / 2, (ends[1:] + ends[:-1]) / 2
-    z = torch.cat([middle + half * node for node in _NODES.tolist()])
-    lengths = torch.cat([half * weight for weight in _WEIGHTS.tolist()])
+    z = torch.cat([middle + half * node for node in _NODES])
+    lengths = torch.cat([half * weight for weight in _WEIGHTS])
     weights = lengths * torch.exp(-0.5 * z**2)
     return z, weights / weights.sum(0)
 

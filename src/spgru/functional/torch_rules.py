@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.functional import algebra, checked
-from spgru.moments import Moments, functions_named, no_rule_for, rule_for
+from spgru.moments import Moments, functions_named, no_rule_for, not_in_place, rule_for
 
 # -- operators ------------------------------------------------------------------------------------
 
@@ -119,14 +119,10 @@ def _matmul(a: Any, b: Any) -> Any:
 
 # -- functions ------------------------------------------------------------------------------------
 
-rule_for(*functions_named("relu"))(checked.relu)
 rule_for(*functions_named("sigmoid"), torch.special.expit)(checked.sigmoid)
 rule_for(*functions_named("tanh"))(checked.tanh)
-rule_for(*functions_named("leaky_relu"))(checked.leaky_relu)
 rule_for(*functions_named("gelu"))(checked.gelu)
-rule_for(*functions_named("silu"))(checked.silu)
 rule_for(*functions_named("softplus"))(checked.softplus)
-rule_for(*functions_named("elu"))(checked.elu)
 rule_for(*functions_named("exp"))(checked.exp)
 rule_for(*functions_named("clamp", "clip"))(checked.clamp)
 rule_for(*functions_named("clamp_min"))(lambda x, bound: checked.clamp(x, min=bound))
@@ -136,10 +132,13 @@ rule_for(*functions_named("mean"))(checked.mean)
 rule_for(F.linear)(checked.linear)
 rule_for(F.conv2d)(checked.conv2d)
 
-
-@rule_for(F.dropout, torch.dropout)
-def _dropout(x: Moments, p: float = 0.5, training: bool = True) -> Moments:
-    return checked.dropout(x, p, training)
+# Those that torch.nn.functional also does in place.
+rule_for(torch.relu, Tensor.relu)(checked.relu)
+rule_for(F.relu)(not_in_place(checked.relu, 1))
+rule_for(F.silu)(not_in_place(checked.silu, 1))
+rule_for(F.elu)(not_in_place(checked.elu, 2))
+rule_for(F.leaky_relu)(not_in_place(checked.leaky_relu, 2))
+rule_for(F.dropout)(not_in_place(checked.dropout, 3))
 
 
 # -- what has no rule, and something better to use than the mean -----------------------------------
