@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgru.checks import check_choice, check_features
-from spgru.functional import conv2d, linear
-from spgru.functional.linear import Size2d
+from spgru.functional.linear import Size2d, conv2d, linear
 from spgru.moments import Moments
 from spgru.nn.layer import Layer, Options, Record
 
