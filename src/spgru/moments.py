@@ -89,13 +89,20 @@ def functions_named(*names: str) -> list[Any]:
 def _apply_rule(function: Any, *args: Any, **kwargs: Any) -> Any:
     rule = _RULES.get(function)
     if rule is not None:
+        for value in args:
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            if any(isinstance(v, Moments) and isinstance(v.mean, PackedSequence) for v in values):
+                _refuse_packed(_name(function))
         return rule(*args, **kwargs)
-    name = resolve_name(function) or getattr(function, "__name__", str(function))
     remedy = _REMEDIES.get(
         function,
         "use x.mean and x.var, or register a rule with spgru.moments.rule_for",
     )
-    raise TypeError(f"{name} has no rule for Moments; {remedy}")
+    raise TypeError(f"{_name(function)} has no rule for Moments; {remedy}")
+
+
+def _name(function: Any) -> str:
+    return str(resolve_name(function) or getattr(function, "__name__", function))
 
 
 def _operate(function: Any, *operands: Any) -> Any:
@@ -172,9 +179,6 @@ class Moments:
             _refuse_writing("out")
         if not args and "input" in kwargs:
             args = (kwargs.pop("input"),)
-        for value in args:
-            if isinstance(value, Moments) and isinstance(value.mean, PackedSequence):
-                _refuse_packed(str(resolve_name(function)))
         return _apply_rule(function, *args, **kwargs)
 
     # -- a pair, and a container ----------------------------------------------------------------
