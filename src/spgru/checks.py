@@ -206,6 +206,8 @@ def check_broadcast(*values: Any, **named: Any) -> None:
         for value in (*values, *named.values())
         if isinstance(value, (Tensor, Moments))
     ]
+    if len(set(shapes)) == 1:
+        return
     try:
         torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
     except RuntimeError:

@@ -57,29 +57,30 @@ _HANDOVER = 1.0  # the variance at which the first form hands over to the second
 _FARTHEST = 11.6
 
 
-_columns: dict[tuple[Any, ...], Tensor] = {}
+_columns: dict[tuple[Any, ...], list[Tensor]] = {}
 
 
-def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
+def _columns_like(like: Tensor, *constants: tuple[float, ...]) -> list[Tensor]:
     """Constants along a new first dimension that broadcasts against `like`."""
     # What is made inside a transform (vmap, grad), a compiler or a fake mode belongs to it and
     # must not outlive it, so the cache is for ordinary tensors only.
     if is_transformed(like):
-        return _make_column(values, like)
-    key = (values, like.dtype, like.device, like.ndim)
-    column = _columns.get(key)
-    if column is None:
-        # Outside inference mode, so that a kept column may later take part in a backward pass.
+        return _make_columns(like, constants)
+    key = (constants, like.dtype, like.device, like.ndim)
+    columns = _columns.get(key)
+    if columns is None:
+        # Outside inference mode, so that what is kept may later take part in a backward pass.
         with torch.inference_mode(False):
-            column = _make_column(values, like)
-        if type(column) is Tensor:
-            _columns[key] = column
-    return column
+            columns = _columns[key] = _make_columns(like, constants)
+    return columns
 
 
-def _make_column(values: tuple[float, ...], like: Tensor) -> Tensor:
-    column = torch.tensor(values, dtype=like.dtype, device=like.device)
-    return column.view(-1, *[1] * like.ndim)
+def _make_columns(like: Tensor, constants: tuple[tuple[float, ...], ...]) -> list[Tensor]:
+    shape = (-1, *[1] * like.ndim)
+    return [
+        torch.tensor(values, dtype=like.dtype, device=like.device).view(shape)
+        for values in constants
+    ]
 
 
 def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +93,7 @@ def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """
     p, q = torch.sigmoid(mean), torch.sigmoid(-mean)
     g = p * q
-    nodes, weights = _column(_NODES, var), _column(_NODE_WEIGHTS, var)
+    nodes, weights = _columns_like(var, _NODES, _NODE_WEIGHTS)
     # cosh(d) - 1 = d^2/2 (sinh(d/2) / (d/2))^2 is smooth in v. The last factor is 1 to rounding
     # long before v reaches 1e-18, and stopping there keeps 1/d out of its gradient.
     half = nodes * (0.5 * var.clamp(min=1e-18).sqrt())
@@ -106,14 +107,15 @@ def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sigmoid_far(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """min(E sigmoid(X), 1 - E sigmoid(X)), and Var sigmoid(X), for var >= 1."""
-    width = _column(_WIDTHS, var) + (var - _HANDOVER)
+    widths, step_weights, slope_weights = _columns_like(var, _WIDTHS, _STEP_WEIGHTS, _SLOPE_WEIGHTS)
+    width = widths + (var - _HANDOVER)
     # `where`, not `abs`: at mean = 0 the mean must keep its slope.
     distance = torch.where(mean > 0, mean, -mean)
     distance = torch.minimum(distance, _FARTHEST * width[-1].sqrt())
     scaled = distance * torch.rsqrt(2 * width)
-    tail = (0.5 * _column(_STEP_WEIGHTS, var) * torch.erfc(scaled)).sum(0)
+    tail = (0.5 * step_weights * torch.erfc(scaled)).sum(0)
     density = torch.exp(-(scaled**2)) * torch.rsqrt(2 * math.pi * width)
-    slope = (_column(_SLOPE_WEIGHTS, var) * density).sum(0)
+    slope = (slope_weights * density).sum(0)
     return tail, tail * (1 - tail) - slope
 
 
