@@ -224,6 +224,11 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Moments(ONES, ONES[:2]), ValueError, r"mean has shape \(3,\) but var \(2,\); expand"),
     (lambda: Moments(ONES, ONES.double()), ValueError, r"var has dtype torch\.float64; convert"),
     (lambda: Moments(ONES, ONES.to("meta")), ValueError, "mean is on cpu but var is on meta; move"),
+    (
+        lambda: Moments(ONES.to("meta"), ONES.double().to("meta")),
+        ValueError,
+        r"mean has dtype torch\.float32 but var has dtype torch\.float64",
+    ),
     (lambda: certain(ONES.long()), TypeError, r"mean\.float\(\)"),
 ]
 
@@ -234,6 +239,11 @@ def test_fields_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_dtypes_may_differ_where_autocast_chooses_them() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert Moments(ONES.bfloat16(), ONES).dtype == torch.bfloat16
 
 
 def test_repr_is_short() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from spgru.moments import Moments
+from spgru.moments import Moments, is_autocast
 
 __all__ = ["set_value_checks"]
 
@@ -108,7 +108,7 @@ def require(name: str, tensor: Tensor, condition: Tensor, must_be: str) -> None:
 
 def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
     """Device of the parameters `like`, and their dtype unless autocast chooses dtypes."""
-    if tensor.dtype != like.dtype and not torch.is_autocast_enabled(like.device.type):
+    if tensor.dtype != like.dtype and not is_autocast(like):
         raise ValueError(
             f"{name} has dtype {tensor.dtype} but the layer's parameters have {like.dtype}; "
             f"convert one of them, for instance {name}.to({like.dtype})"

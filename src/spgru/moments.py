@@ -152,7 +152,7 @@ class Moments:
     """Makes numpy leave `array * moments` to us, instead of an array of objects."""
 
     def __post_init__(self) -> None:
-        # On the way of every step: less than a microsecond where all is well.
+        # Every operation of a step passes here: where all is well it takes half a microsecond.
         mean, var = self.mean, self.var
         if not (
             isinstance(mean, Tensor)
@@ -198,6 +198,9 @@ class Moments:
 
     def __bool__(self) -> bool:
         raise TypeError("Moments have no truth value; compare x.mean, or test `x is None`")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("Moments are two arrays; convert x.mean or x.var")
 
     def __repr__(self) -> str:
         return _describe(self.mean, self.var)
@@ -523,8 +526,7 @@ def _check_fields(mean: Any, var: Any) -> None:
             f"mean has shape {tuple(mean.shape)} but var {tuple(var.shape)}; "
             "expand one to the other's shape"
         )
-    # Under autocast it is torch that chooses dtypes, operation by operation.
-    if mean.dtype != var.dtype and not torch.is_autocast_enabled(mean.device.type):
+    if mean.dtype != var.dtype and not is_autocast(mean):
         raise ValueError(
             f"mean has dtype {mean.dtype} but var has dtype {var.dtype}; "
             f"convert one of them, for instance var.to({mean.dtype})"
@@ -534,6 +536,12 @@ def _check_fields(mean: Any, var: Any) -> None:
             f"mean is on {mean.device} but var is on {var.device}; "
             f"move one of them, for instance var.to({str(mean.device)!r})"
         )
+
+
+def is_autocast(like: Tensor) -> bool:
+    """Whether autocast chooses dtypes, operation by operation, on the device of `like`."""
+    device = like.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _refuse_packed(name: str) -> NoReturn:

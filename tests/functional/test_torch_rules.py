@@ -212,6 +212,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: (y := X[:, :2]) @ y, "with itself has no rule"),
     (lambda: X * np.ones((2, 3)), r"got ndarray; convert it with torch\.as_tensor"),
     (lambda: np.ones((2, 3)) * X, r"got ndarray; convert it with torch\.as_tensor"),
+    (lambda: np.asarray(X), "convert x.mean or x.var"),
+    (lambda: np.sqrt(X), "does not support ufuncs"),
     (lambda: X * [1, 2, 3], "got list"),
     (lambda: X + "text", "unsupported operand"),
     (lambda: nn.ReLU(inplace=True)(X), "immutable; leave out inplace=True"),
