@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from numbers import Real
 from statistics import NormalDist
 from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, TypeVar
@@ -61,19 +61,7 @@ def no_rule_for(*functions: Any, remedy: str) -> None:
     _REMEDIES.update(dict.fromkeys(functions, remedy))
 
 
-def not_in_place(rule: Rule, position: int) -> Rule:
-    """The same rule for a function whose argument at that position is `inplace`."""
-
-    @wraps(rule)
-    def checked(*args: Any, inplace: bool = False, **kwargs: Any) -> Any:
-        if inplace or any(args[position:]):
-            _refuse_writing("inplace=True")
-        return rule(*args[:position], **kwargs)
-
-    return checked
-
-
-def _refuse_writing(argument: str) -> NoReturn:
+def refuse_writing(argument: str) -> NoReturn:
     raise TypeError(f"Moments are immutable; leave out {argument} and use what is returned")
 
 
@@ -176,7 +164,7 @@ class Moments:
             return NotImplemented
         kwargs = dict(kwargs or {})
         if kwargs.pop("out", None) is not None:
-            _refuse_writing("out")
+            refuse_writing("out")
         if not args and "input" in kwargs:
             args = (kwargs.pop("input"),)
         return _apply_rule(function, *args, **kwargs)
@@ -560,10 +548,13 @@ def _describe(mean: Any, var: Any) -> str:
         return f"Moments(packed, {_layout(mean.data)})"
     if not isinstance(mean, Tensor):  # a pytree whose leaves were replaced
         return f"Moments(mean={mean!r}, var={var!r})"
-    is_readable = type(mean) is type(var) is Tensor and mean.device.type != "meta"
-    if not is_readable or torch._C._functorch.is_functorch_wrapped_tensor(mean):
-        return f"Moments({_layout(mean)})"
-    if mean.numel() > _FEW:
+    has_values = (
+        type(mean) is type(var) is Tensor
+        and mean.shape == var.shape
+        and mean.device.type != "meta"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(mean)
+    )
+    if not has_values or mean.numel() > _FEW:
         return f"Moments({_layout(mean)})"
     return f"Moments({_values(mean.tolist(), var.tolist())}, {_layout(mean)})"
 
@@ -573,7 +564,7 @@ def _layout(tensor: Tensor) -> str:
 
 
 def _values(mean: Any, var: Any) -> str:
-    """ "mean ± std" of every entry, nested as the dimensions are."""
+    """Each entry as mean ± std, nested as the dimensions are."""
     if isinstance(mean, list):
         return f"[{', '.join(_values(m, v) for m, v in zip(mean, var, strict=True))}]"
     spread = f"{math.sqrt(var):.2g}" if var >= 0 else f"sqrt({var:.2g})"

@@ -6,6 +6,7 @@ Operators do not: they are linear in the variance, so it stays visible, and they
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.functional import algebra, checked
-from spgru.moments import Moments, functions_named, no_rule_for, not_in_place, rule_for
+from spgru.moments import Moments, functions_named, no_rule_for, refuse_writing, rule_for
 
 # -- operators ------------------------------------------------------------------------------------
 
@@ -132,13 +133,25 @@ rule_for(*functions_named("mean"))(checked.mean)
 rule_for(F.linear)(checked.linear)
 rule_for(F.conv2d)(checked.conv2d)
 
-# Those that torch.nn.functional also does in place.
+
+def _not_in_place(rule: Any, position: int) -> Any:
+    """The same rule for a function whose argument at that position is `inplace`."""
+
+    @wraps(rule)
+    def outside(*args: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        if inplace or any(args[position:]):
+            refuse_writing("inplace=True")
+        return rule(*args[:position], **kwargs)
+
+    return outside
+
+
 rule_for(torch.relu, Tensor.relu)(checked.relu)
-rule_for(F.relu)(not_in_place(checked.relu, 1))
-rule_for(F.silu)(not_in_place(checked.silu, 1))
-rule_for(F.elu)(not_in_place(checked.elu, 2))
-rule_for(F.leaky_relu)(not_in_place(checked.leaky_relu, 2))
-rule_for(F.dropout)(not_in_place(checked.dropout, 3))
+rule_for(F.relu)(_not_in_place(checked.relu, 1))
+rule_for(F.silu)(_not_in_place(checked.silu, 1))
+rule_for(F.elu)(_not_in_place(checked.elu, 2))
+rule_for(F.leaky_relu)(_not_in_place(checked.leaky_relu, 2))
+rule_for(F.dropout)(_not_in_place(checked.dropout, 3))
 
 
 # -- what has no rule, and something better to use than the mean -----------------------------------
