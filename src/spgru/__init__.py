@@ -1,6 +1,6 @@
 """Recurrent networks that know what they do not know, in one pass and without sampling."""
 
-from spgru import families, functional, nn
+from spgru import families, functional, metrics, nn
 from spgru.audit import Report, audit
 from spgru.checks import set_value_checks
 from spgru.divergence import kl_divergence
@@ -40,6 +40,7 @@ __all__ = [
     "frozen",
     "functional",
     "kl_divergence",
+    "metrics",
     "nn",
     "pack_padded_moments",
     "pad_packed_moments",

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from spgru.checks import require
 from spgru.families.base import Parameterization, PositiveFamily, with_std
-from spgru.functional import Rule, gamma_activation
+from spgru.functional import Rule
+from spgru.functional.saturating import gamma_activation
 from spgru.moments import Moments, Value
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spgru.checks import require
 from spgru.families.base import Family, Parameterization, with_std
-from spgru.functional import Rule, sigmoid, tanh
+from spgru.functional.activation import Rule, sigmoid, tanh
 from spgru.moments import Moments, Value
 
 
@@ -68,10 +68,7 @@ class Gaussian(Family):
         return 0.5 * (ratio - 1 - ratio.log() + (q.mean - p.mean) ** 2 / p.var)
 
     def sample(self, moments: Moments, generator: torch.Generator | None = None) -> Tensor:
-        noise = torch.randn(
-            moments.shape, dtype=moments.dtype, device=moments.device, generator=generator
-        )
-        return moments.mean + moments.std * noise
+        return moments.sample(generator=generator)
 
     def initial_mean(self, shape: tuple[int, ...], bound: float, like: Tensor) -> Tensor:
         return torch.empty(shape, dtype=like.dtype, device=like.device).uniform_(-bound, bound)

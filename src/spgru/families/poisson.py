@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from spgru.families.base import Parameterization, PositiveFamily
-from spgru.functional import Rule, poisson_activation
+from spgru.functional import Rule
+from spgru.functional.saturating import poisson_activation
 from spgru.moments import Moments, Value
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from spgru.checks import check_choice, check_features
-from spgru.functional import Affine, dropout
+from spgru.functional import Affine
+from spgru.functional.algebra import dropout
 from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.layer import Layer, Options
 from spgru.nn.weight import WeightShape
