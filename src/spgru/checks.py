@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -127,7 +128,7 @@ def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
 
 
 def check_moments(name: str, moments: Moments) -> None:
-    """No variance is negative or NaN; all else was checked when the moments were made."""
+    """No variance is negative and nothing is NaN; the rest was checked at construction."""
     if not isinstance(moments.mean, Tensor):
         raise TypeError(
             f"{name}.mean must be a Tensor, got {type(moments.mean).__name__}; "
@@ -136,7 +137,10 @@ def check_moments(name: str, moments: Moments) -> None:
     var = moments.var
     if not values_are_checked(var):
         return
-    # One reduction where all is well: the comparison is false for NaN too.
+    # One reduction where all is well. A sum is NaN if an entry is (or where infinities meet).
+    if math.isnan(moments.mean.detach().sum().item()):
+        check_no_nan(f"{name}.mean", moments.mean)
+    # The comparison is false for NaN too.
     if bool((var >= 0).all()):
         return
     if bool(var.isnan().any()):

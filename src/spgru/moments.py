@@ -688,7 +688,7 @@ def _join(function: Any, values: Sequence[Value], dim: int) -> Value:
 
 
 @rule_for(torch.where)
-def _where(condition: Tensor, input: Any, other: Any) -> Moments:  # noqa: A002 (torch's name)
+def _where(condition: Tensor, input: Any, other: Any) -> Moments:
     """Numbers and tensors beside moments are certain."""
     if isinstance(condition, Moments):
         raise TypeError("condition must be a Tensor, got Moments; compare x.mean")

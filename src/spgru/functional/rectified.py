@@ -75,7 +75,7 @@ def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
 
 
 @at_least_float32
-def clamp(x: Value, min: float | None = None, max: float | None = None) -> Value:  # noqa: A002
+def clamp(x: Value, min: float | None = None, max: float | None = None) -> Value:
     """Moments of X kept above `min` or below `max`, for Gaussian X. Exact.
 
     It is `relu` of X - min, or of max - X. Moments take one bound only: with two the variance
