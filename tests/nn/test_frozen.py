@@ -80,7 +80,7 @@ def test_a_captured_graph_uses_what_is_kept_and_adds_nothing(
         assert not layer._frozen
     layer(x)
     kept = {name: affine for name, (_, _, affine) in layer._frozen.items()}
-    before = {name: dict(affine._kept) for name, affine in kept.items()}
+    before = {name: dict(affine.cache) for name, affine in kept.items()}
     with monkeypatch.context() as capture:
         capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
         copy = layer._affine("weight_hh_l0", "bias_hh_l0")
@@ -90,7 +90,7 @@ def test_a_captured_graph_uses_what_is_kept_and_adds_nothing(
     # The graph has no reference of its own to what it reads.
     assert all(any(a is b for b in layer._captured) for a in kept.values())
     assert {name: affine for name, (_, _, affine) in layer._frozen.items()} == kept
-    assert {name: affine._kept for name, affine in kept.items()} == before
+    assert {name: affine.cache for name, affine in kept.items()} == before
 
 
 def test_what_was_kept_is_let_go_with_the_weights() -> None:

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from spgru.functional.products import MATRIX, Convolution, Product
 from spgru.moments import Moments, promote
 
 __all__ = ["Affine", "conv2d", "linear"]
 
 Size2d = int | tuple[int, ...]
-WeightedSum = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 # eq=False: tensors have no equality to go by, and torch.compile hashes what it calls before it has
@@ -36,49 +35,60 @@ class Affine:
     """(O, I), or None for weights known exactly"""
     bias: Tensor | None
     bias_var: Tensor | None
-    _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    product: Product = MATRIX
+    """what W x means"""
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """what follows from the weights, by any key; see `keep`"""
 
     @staticmethod
-    def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
+    def of(
+        weight: Tensor | Moments,
+        bias: Tensor | Moments | None = None,
+        product: Product = MATRIX,
+    ) -> Affine:
         weight, bias = promote(weight, bias)
         if isinstance(weight, Tensor):
-            return Affine(weight, None, bias, None)  # type: ignore[arg-type]
+            return Affine(weight, None, bias, None, product)  # type: ignore[arg-type]
         bias_mean, bias_var = (None, None) if bias is None else bias
-        return Affine(weight.mean, weight.var, bias_mean, bias_var)
+        return Affine(weight.mean, weight.var, bias_mean, bias_var, product)
 
     def copy(self) -> Affine:
-        """The same map with all that is kept, to which more can be added without a trace here."""
-        return replace(self, _kept=dict(self._kept))
+        """The same map with a copy of the cache: entries added to the copy stay there."""
+        return replace(self, cache=dict(self.cache))
 
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, worked out once for as long as this map is kept."""
-        if key not in self._kept:
-            # What is kept may take part in a backward pass later.
+        """The entry `key` of the cache, made by `make` when it is first asked for."""
+        if key not in self.cache:
+            # An entry may take part in a backward pass later, so it is made with gradients.
             if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 with torch.enable_grad():
-                    self._kept[key] = make()
+                    self.cache[key] = make()
             else:
                 with torch.inference_mode(False):
-                    self._kept[key] = make()
-        return self._kept[key]
+                    self.cache[key] = make()
+        return self.cache[key]
 
     def second_moment(self) -> Tensor:
         """W.var + W.mean^2 (O, I), which only an uncertain input asks for."""
         var = self.weight_var
-        assert var is not None
+        if var is None:
+            raise ValueError("weights known exactly have no second moment beside their square")
         result: Tensor = self.keep(
             "second moment", lambda: torch.addcmul(var, self.weight, self.weight)
         )
         return result
 
-    def joined(self, dtype: torch.dtype) -> Tensor:
-        """[W.var, W.var + W.mean^2] (O, 2 I): one product for both parts of the variance."""
+    def to(self, dtype: torch.dtype) -> Affine:
+        """The same map in another dtype, this object where it is in that dtype already."""
+        if self.weight.dtype == dtype:
+            return self
 
-        def join() -> Tensor:
-            assert self.weight_var is not None
-            return torch.cat((self.weight_var.to(dtype), self.second_moment().to(dtype)), 1)
+        def cast() -> Affine:
+            parts = self.weight, self.weight_var, self.bias, self.bias_var
+            cast_parts = [None if part is None else part.to(dtype) for part in parts]
+            return Affine(*cast_parts, product=self.product)  # type: ignore[arg-type]
 
-        result: Tensor = self.keep(("joined", dtype), join)
+        result: Affine = self.keep(("to", dtype), cast)
         return result
 
     def rows(self, start: int, stop: int) -> Affine:
@@ -87,32 +97,33 @@ class Affine:
             *(
                 tensor if tensor is None else tensor[start:stop]
                 for tensor in (self.weight, self.weight_var, self.bias, self.bias_var)
-            )  # type: ignore[arg-type]
+            ),  # type: ignore[arg-type]
+            product=self.product,
         )
         if self.weight_var is not None:
-            part._kept["second moment"] = self.second_moment()[start:stop]
+            part.cache["second moment"] = self.second_moment()[start:stop]
         return part
 
-    def __call__(self, x: Tensor | Moments, weighted_sum: WeightedSum = F.linear) -> Any:
+    def __call__(self, x: Tensor | Moments) -> Any:
         """(*batch, I) -> (*batch, O).
 
         A Tensor counts as certain and saves one product; certain weights and a certain input give
         a Tensor, everything else Moments.
         """
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
-        mean = weighted_sum(x_mean, self._cast("weight", self.weight), self.bias)
+        mean = self.product(x_mean, self._cast("weight", self.weight), self.bias)
         if self.weight_var is None:
             if x_var is None:
                 return mean
-            return Moments(mean, weighted_sum(x_var, self.weight**2, None))
-        var = weighted_sum(x_mean**2, self._cast("var", self.weight_var), self.bias_var)
+            return Moments(mean, self.product(x_var, self.weight**2, None))
+        var = self.product(x_mean**2, self._cast("var", self.weight_var), self.bias_var)
         if x_var is not None:
             second = self._cast("second moment", self.second_moment())
-            var = var + weighted_sum(x_var, second, None)
+            var = var + self.product(x_var, second, None)
         return Moments(mean, var)
 
     def _cast(self, name: str, tensor: Tensor) -> Tensor:
-        """As autocast would at every product, but once."""
+        """The weight in autocast's dtype, cast once instead of at every product."""
         device = tensor.device.type
         if tensor.dtype != torch.float32 or not torch.is_autocast_enabled(device):
             return tensor
@@ -152,8 +163,4 @@ def conv2d(
         weight: (O, C / groups, kernel height, kernel width)
         bias: (O,)
     """
-
-    def weighted_sum(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-
-    return Affine.of(weight, bias)(x, weighted_sum)
+    return Affine.of(weight, bias, Convolution(stride, padding, dilation, groups))(x)
