@@ -82,24 +82,26 @@ class Affine:
         """The same map in another dtype, this object where it is in that dtype already."""
         if self.weight.dtype == dtype:
             return self
-
-        def cast() -> Affine:
-            parts = self.weight, self.weight_var, self.bias, self.bias_var
-            cast_parts = [None if part is None else part.to(dtype) for part in parts]
-            return Affine(*cast_parts, product=self.product)  # type: ignore[arg-type]
-
-        result: Affine = self.keep(("to", dtype), cast)
+        result: Affine = self.keep(("to", dtype), lambda: self._each(lambda part: part.to(dtype)))
         return result
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Affine:
+        """The map with every tensor changed."""
+
+        def changed(part: Any) -> Any:
+            return None if part is None else change(part)
+
+        return Affine(
+            changed(self.weight),
+            changed(self.weight_var),
+            changed(self.bias),
+            changed(self.bias_var),
+            self.product,
+        )
 
     def rows(self, start: int, stop: int) -> Affine:
         """The map to outputs `start` to `stop` only."""
-        part = Affine(
-            *(
-                tensor if tensor is None else tensor[start:stop]
-                for tensor in (self.weight, self.weight_var, self.bias, self.bias_var)
-            ),  # type: ignore[arg-type]
-            product=self.product,
-        )
+        part = self._each(lambda tensor: tensor[start:stop])
         if self.weight_var is not None:
             part.cache["second moment"] = self.second_moment()[start:stop]
         return part

@@ -108,7 +108,7 @@ class Convolution:
     groups: int = 1
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        options = self.stride, self.padding, self.dilation, self.groups
+        options: Any = self.stride, self.padding, self.dilation, self.groups
         return F.conv2d(x, weight, bias, *options)
 
 
@@ -132,5 +132,5 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     """(*rows, C) + (C,), on a GPU with the faster gradient of the bias."""
     if not x.is_cuda or torch._C._are_functorch_transforms_active():
         return x + bias.to(x.dtype)
-    result: Tensor = _AddBias.apply(x, bias.to(x.dtype))
+    result: Tensor = _AddBias.apply(x, bias.to(x.dtype))  # type: ignore[no-untyped-call]
     return result

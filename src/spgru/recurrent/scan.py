@@ -109,4 +109,4 @@ def _each(function: Callable[[Tensor], Tensor], x: Any) -> Any:
 def _spread(rows: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
     """Packed rows (N, G) at their places in zeros (T, B, G)."""
     zeros = rows.new_zeros(shape.numel(), rows.shape[-1])
-    return zeros.index_copy(0, places, rows).unflatten(0, shape)
+    return zeros.index_copy(0, places, rows).view(*shape, rows.shape[-1])

@@ -45,8 +45,10 @@ def prepare(hidden: Affine, product: StepProduct, dtype: torch.dtype, rows: int)
             None if part is None else as_rows(part.float())
             for part in (hidden.bias, hidden.bias_var)
         )
-        packed = [product.pack(part, rows) for part in (weight, weight_moments)]
-        return Prepared(weight, weight_moments, *packed, bias, bias_var)
+        packed_weight, packed_moments = (
+            product.pack(part, rows) for part in (weight, weight_moments)
+        )
+        return Prepared(weight, weight_moments, packed_weight, packed_moments, bias, bias_var)
 
     result: Prepared = hidden.keep((Prepared, type(product), dtype), make)
     return result

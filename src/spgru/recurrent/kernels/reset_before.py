@@ -213,7 +213,7 @@ class _ResetBeforeScan(torch.autograd.Function):
             if needs_reference(*out):
                 needed = ctx.needs_input_grad[1:]
                 return None, *differentiate(reference_of(setting), a, needed, out)
-            history = _History(*saved[10:15], list(saved[15:]))
+            history = _History._make((*saved[10:15], list(saved[15:])))
             return None, *_backward(setting, a, history, *(as_rows(grad) for grad in out))
 
 

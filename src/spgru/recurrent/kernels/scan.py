@@ -172,6 +172,12 @@ def _plan(setting: Setting, a: Inputs) -> Any:
     return persistent.plan(count // size, size, weight.device)
 
 
+def _split_states(steps: Steps, history: _History) -> list[Any]:
+    """h_mean, h_var, c_mean and c_var of every slot."""
+    none = [None] * (steps.count + 1)
+    return [none if buffer is None else steps.split_slots(buffer) for buffer in history[:4]]
+
+
 def _forward_by_step(setting: Setting, a: Inputs, history: _History, keep: bool) -> None:
     """Fills the history: with products if they are to be kept."""
     kernels, product, steps, prepared = (
@@ -181,7 +187,7 @@ def _forward_by_step(setting: Setting, a: Inputs, history: _History, keep: bool)
     rows_each = a.h_mean[0].numel() // size
     is_rounded = history.operand_mean is not history.h_mean
     for buffer, initial in zip(history[:4], a[6:], strict=True):
-        if buffer is not None:
+        if buffer is not None and initial is not None:
             steps.put_initial(buffer, initial)
     if is_rounded:
         steps.put_initial(history.operand_mean, a.h_mean)
@@ -190,10 +196,7 @@ def _forward_by_step(setting: Setting, a: Inputs, history: _History, keep: bool)
         steps.put_initial(history.operand_moments, initial_moments)
     # Taken apart once: indexing at every step would cost as much as a small step itself.
     x_mean, x_var = steps.split(a.x_mean), steps.split(a.x_var)
-    h_mean, h_var, c_mean, c_var = (
-        [None] * (steps.count + 1) if buffer is None else steps.split_slots(buffer)
-        for buffer in history[:4]
-    )
+    h_mean, h_var, c_mean, c_var = _split_states(steps, history)
     operand_mean = steps.split_slots(history.operand_mean) if is_rounded else h_mean
     moments: Any = history.operand_moments
     if keep:
@@ -276,14 +279,8 @@ def _backward(
     by_bias, by_bias_var = (
         None if a.bias is None else sum_of_rows(grad).float() for grad in p_grads
     )
-    return Inputs(
-        *x_grads,
-        by_weight,
-        by_weight_moments,
-        by_bias,
-        by_bias_var,
-        *by_h,
-        *by_cell,  # type: ignore[arg-type]
+    return Inputs._make(
+        (*x_grads, by_weight, by_weight_moments, by_bias, by_bias_var, *by_h, *by_cell)
     )
 
 
@@ -306,10 +303,7 @@ def _backward_by_step(
     x_mean, x_var, out_mean, out_var, x_mean_grad, x_var_grad = (
         steps.split(part) for part in (a.x_mean, a.x_var, *out, *x_grads)
     )
-    h_mean, h_var, c_mean, c_var = (
-        [None] * (steps.count + 1) if buffer is None else steps.split_slots(buffer)
-        for buffer in history[:4]
-    )
+    h_mean, h_var, c_mean, c_var = _split_states(steps, history)
     operand_mean = steps.split_slots(history.operand_mean)
     operand_moments = steps.split_slots(history.operand_moments)
     p_mean: Any = history.p_mean
@@ -371,7 +365,8 @@ class _Scan(torch.autograd.Function):
                 grads = out_mean, out_var, *final_cell
                 return None, *differentiate(reference_of(setting), a, needed, grads)
             half = len(rest) // 2
-            history = _History(*saved[10:16], list(rest[:half]), list(rest[half:]), ctx.plan)
+            products = list(rest[:half]), list(rest[half:])
+            history = _History._make((*saved[10:16], *products, ctx.plan))
             out_mean, out_var = as_rows(out_mean), as_rows(out_var)
             return None, *_backward(setting, a, history, out_mean, out_var, final_cell, needed)
 
@@ -426,7 +421,7 @@ def make_inputs(
     parts = [as_rows(part.float()).view(*batch, part.shape[-1]) for m in (h, *cells) for part in m]
     weights = prepared.weight, prepared.weight_moments, prepared.bias, prepared.bias_var
     padding = [None] * (4 - len(parts))
-    return Inputs(x_mean, x_var, *weights, *parts, *padding)  # type: ignore[arg-type]
+    return Inputs._make((x_mean, x_var, *weights, *parts, *padding))
 
 
 def restore(

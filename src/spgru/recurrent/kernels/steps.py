@@ -76,7 +76,8 @@ class Steps:
         if not self.reverse:
             return buffer[self.sequences :]
         if self.are_equal:
-            return buffer.unflatten(0, (self.count + 1, self.sequences))[1:].flip(0).flatten(0, 1)
+            shape = self.count + 1, self.sequences, *buffer.shape[1:]
+            return buffer.view(shape)[1:].flip(0).flatten(0, 1)
         starts = self._slot_starts[1:-1].flip(0)
         return buffer.index_select(0, self._rows(starts, self.batch_sizes, buffer.device))
 

@@ -115,7 +115,8 @@ class Function:
         self._call: Callable[..., None] | None = None
 
     def __call__(self, *, rows: int, size: int, **tensors: Tensor | None) -> None:
-        pointers, count = [], rows * size
+        pointers: list[int | None] = []
+        count = rows * size
         for name, width in self._widths:
             tensor = tensors.pop(name)
             if tensor is None:

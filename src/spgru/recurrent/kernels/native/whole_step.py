@@ -59,8 +59,7 @@ class WholeStep:
 
     def __call__(self, x: Tensor | Moments, state: tuple[Moments, ...]) -> tuple[Moments, ...]:
         """(*batch, I) and (*batch, H) each -> the state after, (*batch, H) each."""
-        h_mean, h_var = state[0].mean, state[0].var
-        batch = h_mean.shape[:-1]
+        batch = state[0].shape[:-1]
         rows = batch.numel()
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else (x.mean, x.var)
         x_shape, h_shape = (*batch, self.inputs), (*batch, self.size)

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from spgru.recurrent.kernels.steps import Steps
@@ -310,9 +309,7 @@ class Persistent:
     def plan(self, rows: int, size: int, device: torch.device) -> Plan | None:
         return planning.make_plan(rows, size, self._gates, device)
 
-    def forward(
-        self, plan: Plan, steps: Steps, keeps_products: bool, **tensors: Tensor | None
-    ) -> bool:
+    def forward(self, plan: Plan, steps: Steps, keeps_products: bool, **tensors: Any) -> bool:
         """Run `_forward`, whose tensors these are.
 
         Args:
@@ -336,7 +333,7 @@ class Persistent:
             for terms in dict.fromkeys((held, 0))
         )
 
-    def backward(self, plan: Plan, steps: Steps, **tensors: Tensor | None) -> bool:
+    def backward(self, plan: Plan, steps: Steps, **tensors: Any) -> bool:
         """Run `_backward`, whose tensors these are."""
         h, weight = tensors["carried_mean"], tensors["weight"]
         size = h.shape[-1]
@@ -347,7 +344,7 @@ class Persistent:
         return self._launch(_launch_backward, plan, steps, tensors, numbers)
 
     def _launch(
-        self, launcher: Launcher, plan: Plan, steps: Steps, tensors: dict[str, Tensor | None],
+        self, launcher: Launcher, plan: Plan, steps: Steps, tensors: dict[str, Any],
         numbers: dict[str, Any],
     ) -> bool:  # fmt: skip
         # All programs start together or not at all: none waits for one that cannot come.
