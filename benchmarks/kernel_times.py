@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import spgru
 from spgru.bench.shapes import BARS
-from spgru.recurrent.kernels import planning
+from spgru.recurrent.kernels.triton import planning
 
 # Warps, stages, and rows of a block where they are not to be chosen.
 VARIANTS = {

@@ -14,6 +14,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="brute-force tests at full size")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))

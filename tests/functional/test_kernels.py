@@ -11,6 +11,10 @@ from spgru import Moments
 from spgru.functional import sigmoid, tanh
 
 pytest.importorskip("triton")
+import triton
+import triton.language as tl
+
+from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -151,3 +155,56 @@ def test_every_way_to_a_gradient_where_variance_follows_the_mean(function: Any) 
     plain, again, batched, mapped, *_ = found[1]
     for other in (again, batched[0], mapped[0]):
         assert torch.allclose(other, plain)
+
+
+@triton.jit
+def _logistic_kernel(mean, var, values, slopes, count, block: tl.constexpr):
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    mask = place < count
+    m, v = tl.load(mean + place, mask, 0.0), tl.load(var + place, mask, 0.0)
+    short, long = logistic(m, v), logistic_with_slopes(m, v)
+    for k in tl.static_range(2):
+        tl.store(values + k * count + place, short[k], mask)
+    for k in tl.static_range(6):
+        tl.store(slopes + k * count + place, long[k], mask)
+
+
+def run_logistic(mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    count = len(mean)
+    values = torch.full((2, count), torch.nan, device=DEVICE)
+    slopes = torch.full((6, count), torch.nan, device=DEVICE)
+    _logistic_kernel[(triton.cdiv(count, 512),)](mean, var, values, slopes, count, 512)
+    return values, slopes
+
+
+def test_the_logistic_and_its_derivatives() -> None:
+    """Against autograd through the float64 reference, on both sides of the handover."""
+    count = 10_001
+    mean = (6 * torch.randn(count)).to(DEVICE)
+    var = (10 ** (8 * torch.rand(count) - 6)).to(DEVICE)
+    var[:50] = 0
+    values, slopes = run_logistic(mean, var)
+    m, v = mean.double().requires_grad_(), var.double().requires_grad_()
+    exact = sigmoid(Moments(m, v))
+    by = [
+        *torch.autograd.grad(exact.mean.sum(), (m, v), retain_graph=True),
+        *torch.autograd.grad(exact.var.sum(), (m, v)),
+    ]
+    expected = torch.stack([exact.mean - 0.5, exact.var, *by]).detach()
+    assert (values - slopes[:2]).abs().max() < 1e-7
+    # Rounding of float32, as measured: no approximation beyond the reference's own.
+    assert (slopes - expected).abs().max() < 3e-7
+    assert slopes[1].min() >= 0
+    assert not slopes[1, :50].any()
+    # Small variances keep their relative accuracy.
+    narrow = (var > 0) & (var < 1) & (mean.abs() < 5)
+    assert ((slopes[1] / expected[1] - 1)[narrow]).abs().max() < 5e-6
+
+
+def test_the_logistic_is_never_negative_or_lost() -> None:
+    mean = torch.linspace(-300, 300, 601, device=DEVICE).repeat(40)
+    var = torch.logspace(-30, 8, 40, device=DEVICE).repeat_interleave(601)
+    _, slopes = run_logistic(mean, var)
+    assert torch.isfinite(slopes).all()
+    assert slopes[1].min() >= 0
+    assert slopes[0].abs().max() <= 0.5

@@ -24,7 +24,7 @@ from triton.compiler import ASTSource
 
 from spgru.data import kernels as drawing
 from spgru.functional.kernels import squash
-from spgru.recurrent.kernels import gru, lstm, persistent, planning, rnn, steps
+from spgru.recurrent.kernels.triton import gru, lstm, persistent, planning, rnn, step as steps
 
 torch.set_float32_matmul_precision("high")
 planning.room = lambda device: (132, {room})
@@ -34,11 +34,11 @@ CONSTANTS = (
 )
 NUMBERS = ("steps", "first", "direction", "rows", "p_step", "count")
 LOW = (
-    "weight", "weights", "p_mean", "p_var", "operand", "operands", "p_mean_grad", "p_var_grad",
-    "x_mean", "x_var", "x_mean_grad", "x_var_grad",
+    "weight", "weight_moments", "p_mean", "p_var", "operand_mean", "operand_moments",
+    "p_mean_grad", "p_var_grad", "x_mean", "x_var", "x_mean_grad", "x_var_grad",
 )
 # What a forward pass alone does without.
-UNKEPT = {{torch.float32: ("operands",), torch.bfloat16: ()}}
+UNKEPT = {{torch.float32: ("operand_moments",), torch.bfloat16: ()}}
 
 
 def build(
@@ -63,7 +63,7 @@ def build(
             signature[name], constants[(place,)] = "constexpr", values.get(name)
         elif name in UNKEPT[low] and kernel is persistent._forward and not joined:
             signature[name], constants[(place,)] = "constexpr", None
-        elif name == "operand" and low == torch.float32:
+        elif name == "operand_mean" and low == torch.float32:
             signature[name], constants[(place,)] = "constexpr", None
         elif name in NUMBERS:
             signature[name] = "i32"

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from spgru.functional.products import MATRIX, Convolution, Product
 from spgru.moments import Moments, promote
 
 __all__ = ["Affine", "conv2d", "linear"]
 
 Size2d = int | tuple[int, ...]
-WeightedSum = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 # eq=False: tensors have no equality to go by, and torch.compile hashes what it calls before it has
@@ -36,88 +35,104 @@ class Affine:
     """(O, I), or None for weights known exactly"""
     bias: Tensor | None
     bias_var: Tensor | None
-    _kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    product: Product = MATRIX
+    """what W x means"""
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """what follows from the weights, by any key; see `keep`"""
 
     @staticmethod
-    def of(weight: Tensor | Moments, bias: Tensor | Moments | None = None) -> Affine:
+    def of(
+        weight: Tensor | Moments,
+        bias: Tensor | Moments | None = None,
+        product: Product = MATRIX,
+    ) -> Affine:
         weight, bias = promote(weight, bias)
         if isinstance(weight, Tensor):
-            return Affine(weight, None, bias, None)  # type: ignore[arg-type]
+            return Affine(weight, None, bias, None, product)  # type: ignore[arg-type]
         bias_mean, bias_var = (None, None) if bias is None else bias
-        return Affine(weight.mean, weight.var, bias_mean, bias_var)
+        return Affine(weight.mean, weight.var, bias_mean, bias_var, product)
 
     def detach(self) -> Affine:
         """The same map with weights that do not learn."""
-        parts = self.weight, self.weight_var, self.bias, self.bias_var
-        return Affine(*(None if part is None else part.detach() for part in parts))  # type: ignore[arg-type]
+        names = "weight", "weight_var", "bias", "bias_var"
+        parts: Any = {name: getattr(self, name) for name in names}
+        parts = {name: part if part is None else part.detach() for name, part in parts.items()}
+        return replace(self, **parts, cache={})
 
     def copy(self) -> Affine:
-        """The same map with all that is kept, to which more can be added without a trace here."""
-        return replace(self, _kept=dict(self._kept))
+        """The same map with a copy of the cache: entries added to the copy stay there."""
+        return replace(self, cache=dict(self.cache))
 
     def keep(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, worked out once for as long as this map is kept."""
-        if key not in self._kept:
-            # What is kept may take part in a backward pass later.
+        """The entry `key` of the cache, made by `make` when it is first asked for."""
+        if key not in self.cache:
+            # An entry may take part in a backward pass later, so it is made with gradients.
             if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 with torch.enable_grad():
-                    self._kept[key] = make()
+                    self.cache[key] = make()
             else:
                 with torch.inference_mode(False):
-                    self._kept[key] = make()
-        return self._kept[key]
+                    self.cache[key] = make()
+        return self.cache[key]
 
     def second_moment(self) -> Tensor:
         """W.var + W.mean^2 (O, I), which only an uncertain input asks for."""
         var = self.weight_var
-        assert var is not None
+        if var is None:
+            raise ValueError("weights known exactly have no second moment beside their square")
         result: Tensor = self.keep(
             "second moment", lambda: torch.addcmul(var, self.weight, self.weight)
         )
         return result
 
-    def joined(self, dtype: torch.dtype) -> Tensor:
-        """[W.var, W.var + W.mean^2] (O, 2 I): one product for both parts of the variance."""
-
-        def join() -> Tensor:
-            assert self.weight_var is not None
-            return torch.cat((self.weight_var.to(dtype), self.second_moment().to(dtype)), 1)
-
-        result: Tensor = self.keep(("joined", dtype), join)
+    def to(self, dtype: torch.dtype) -> Affine:
+        """The same map in another dtype, this object where it is in that dtype already."""
+        if self.weight.dtype == dtype:
+            return self
+        result: Affine = self.keep(("to", dtype), lambda: self._each(lambda part: part.to(dtype)))
         return result
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Affine:
+        """The map with every tensor changed."""
+
+        def changed(part: Any) -> Any:
+            return None if part is None else change(part)
+
+        return Affine(
+            changed(self.weight),
+            changed(self.weight_var),
+            changed(self.bias),
+            changed(self.bias_var),
+            self.product,
+        )
 
     def rows(self, start: int, stop: int) -> Affine:
         """The map to outputs `start` to `stop` only."""
-        part = Affine(
-            *(
-                tensor if tensor is None else tensor[start:stop]
-                for tensor in (self.weight, self.weight_var, self.bias, self.bias_var)
-            )  # type: ignore[arg-type]
-        )
+        part = self._each(lambda tensor: tensor[start:stop])
         if self.weight_var is not None:
-            part._kept["second moment"] = self.second_moment()[start:stop]
+            part.cache["second moment"] = self.second_moment()[start:stop]
         return part
 
-    def __call__(self, x: Tensor | Moments, weighted_sum: WeightedSum = F.linear) -> Any:
+    def __call__(self, x: Tensor | Moments) -> Any:
         """(*batch, I) -> (*batch, O).
 
         A Tensor counts as certain and saves one product; certain weights and a certain input give
         a Tensor, everything else Moments.
         """
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
-        mean = weighted_sum(x_mean, self._cast("weight", self.weight), self.bias)
+        mean = self.product(x_mean, self._cast("weight", self.weight), self.bias)
         if self.weight_var is None:
             if x_var is None:
                 return mean
-            return Moments(mean, weighted_sum(x_var, self.weight**2, None))
-        var = weighted_sum(x_mean**2, self._cast("var", self.weight_var), self.bias_var)
+            return Moments(mean, self.product(x_var, self.weight**2, None))
+        var = self.product(x_mean**2, self._cast("var", self.weight_var), self.bias_var)
         if x_var is not None:
             second = self._cast("second moment", self.second_moment())
-            var = var + weighted_sum(x_var, second, None)
+            var = var + self.product(x_var, second, None)
         return Moments(mean, var)
 
     def _cast(self, name: str, tensor: Tensor) -> Tensor:
-        """As autocast would at every product, but once."""
+        """The weight in autocast's dtype, cast once instead of at every product."""
         device = tensor.device.type
         if tensor.dtype != torch.float32 or not torch.is_autocast_enabled(device):
             return tensor
@@ -157,15 +172,4 @@ def conv2d(
         weight: (O, C / groups, kernel height, kernel width)
         bias: (O,)
     """
-    return Affine.of(weight, bias)(x, convolution(stride, padding, dilation, groups))
-
-
-def convolution(
-    stride: Size2d, padding: Size2d | str, dilation: Size2d, groups: int
-) -> WeightedSum:
-    """`torch.nn.functional.conv2d` with these options, as `Affine` takes it."""
-
-    def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-
-    return convolve
+    return Affine.of(weight, bias, Convolution(stride, padding, dilation, groups))(x)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from functools import partial
 from typing import Any, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgru.checks import check_choice, check_value
 from spgru.functional import Affine
+from spgru.functional.products import SAME_CONVOLUTION
 from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.layer import Layer, Options
 from spgru.nn.recurrent import require_pair
-from spgru.nn.sequence import RecurrentOptions, Step
+from spgru.nn.sequence import RecurrentOptions
 from spgru.nn.weight import WeightShape
-from spgru.recurrent import BACKENDS, Backend, Kernel, Scan, lstm_step, make_gru_step, run
-from spgru.recurrent.kernels.products import add_bias
+from spgru.recurrent import BACKENDS, Backend, Cell, Trajectory, gru_cell, lstm_cell, run
 
 __all__ = ["ConvCell", "ConvGRU", "ConvGRUCell", "ConvLSTM", "ConvLSTMCell", "ConvNetwork"]
 
@@ -37,15 +35,6 @@ def _channels_first(x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.movedim(-1, -3)
     return Moments(x.mean.movedim(-1, -3), x.var.movedim(-1, -3))
-
-
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(*batch, height, width, I) -> (*batch, height, width, O), the size kept."""
-    *batch, height, width, channels = x.shape
-    images = x.reshape(-1, height, width, channels).movedim(-1, 1)
-    output = F.conv2d(images, weight, padding=weight.shape[-1] // 2).movedim(1, -1)
-    output = output.reshape(*batch, height, width, len(weight))
-    return output if bias is None else add_bias(output, bias)
 
 
 class ConvCell(Layer):
@@ -66,7 +55,6 @@ class ConvCell(Layer):
 
     torch_class = nn.Module
     gates: int
-    kernel: Kernel
     state_names: tuple[str, ...] = ("h",)
 
     def __init__(
@@ -106,13 +94,8 @@ class ConvCell(Layer):
         self._add_weights(specs if in_channels else specs[1:])
 
     @abstractmethod
-    def _step(self, hidden: Affine) -> Step:
-        """The step with these filters of the state."""
-
-    @property
-    def _obstacle(self) -> str | None:
-        """Why the cell's kernel cannot serve it as it is configured."""
-        return None
+    def _cell(self, hidden: Affine) -> Cell:
+        """The equations with these filters of the state."""
 
     @staticmethod
     def _unpack_state(hx: Any) -> tuple[Any, ...]:
@@ -179,7 +162,7 @@ class ConvCell(Layer):
             state.append(_channels_last(value))
         return tuple(state)
 
-    def _run(self, x: Any, state: tuple[Any, ...]) -> Scan:
+    def _run(self, x: Any, state: tuple[Any, ...]) -> Trajectory:
         if x.shape[0] > 1 and self._redraws:
             outputs, history = [], []
             for t in range(x.shape[0]):
@@ -187,27 +170,28 @@ class ConvCell(Layer):
                 outputs.append(output)
                 history.append(neurons)
             joined = {name: cat([step[name] for step in history]) for name in history[0]}
-            return cat(outputs), state, joined
-        hidden = self._filters("hh")
+            return Trajectory(cat(outputs), state, joined)
+        cell, inputs = self._cell(self._filters("hh")), x
+        filters = self._filters("ih") if self.in_channels else None
+        if filters is None:
+            inputs = self._without_input(x.shape[:-1])
         return run(
-            self.kernel, self._step(hidden), self._inputs(x), state, hidden, self.family, self.rule,
-            self.backend, self._obstacle, _convolve, record=self._is_recorded,
+            cell, inputs, state, input_map=filters, backend=self.backend,
+            record=self._is_recorded,
         )  # fmt: skip
 
     def _filters(self, part: str) -> Affine:
         def make() -> Affine:
             # In the memory format of the images once, and not again at every step.
             weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
-            return Affine.of(weight, self._value(f"bias_{part}"))
+            return Affine.of(weight, self._value(f"bias_{part}"), SAME_CONVOLUTION)
 
         return self._once((f"weight_{part}", f"bias_{part}"), make)
 
-    def _inputs(self, x: Any) -> Any:
-        """(T, B, height, width, in_channels) -> the products with x, bias included."""
-        if self.in_channels:
-            return self._filters("ih")(x, _convolve)
+    def _without_input(self, places: torch.Size) -> Any:
+        """What a cell that runs on its state alone has for the products with x: their bias."""
         bias = self._value("bias_ih")
-        shape = (*x.shape[:-1], self.gates * self.hidden_channels)
+        shape = (*places, self.gates * self.hidden_channels)
         if isinstance(bias, Tensor):
             return bias.expand(shape)
         return Moments(bias.mean.expand(shape), bias.var.expand(shape))
@@ -230,7 +214,6 @@ class ConvGRUCell(ConvCell):
     """
 
     gates = 3
-    kernel = "gru"
 
     def __init__(
         self,
@@ -246,14 +229,8 @@ class ConvGRUCell(ConvCell):
         super().__init__(in_channels, hidden_channels, kernel_size, device, dtype, **options)
         self.reset_after = reset_after
 
-    def _step(self, hidden: Affine) -> Step:
-        return make_gru_step(
-            hidden, self.hidden_channels, self.reset_after, self.family, self.rule, _convolve
-        )
-
-    @property
-    def _obstacle(self) -> str | None:
-        return None if self.reset_after else "there is no kernel for reset_after=False"
+    def _cell(self, hidden: Affine) -> Cell:
+        return gru_cell(hidden, self.hidden_channels, self.family, self.rule, self.reset_after)
 
 
 class ConvLSTMCell(ConvCell):
@@ -263,7 +240,6 @@ class ConvLSTMCell(ConvCell):
     """
 
     gates = 4
-    kernel = "lstm"
     state_names = ("h", "c")
 
     @staticmethod
@@ -274,11 +250,8 @@ class ConvLSTMCell(ConvCell):
     def _pack_state(state: tuple[Any, ...]) -> Any:
         return state
 
-    def _step(self, hidden: Affine) -> Step:
-        convolution: Any = partial(hidden, weighted_sum=_convolve)
-        return partial(
-            lstm_step, hidden=convolution, projection=None, family=self.family, rule=self.rule
-        )
+    def _cell(self, hidden: Affine) -> Cell:
+        return lstm_cell(hidden, self.family, self.rule)
 
 
 class ConvNetwork(nn.Module):

@@ -17,6 +17,7 @@ from spgru.checks import (
 )
 from spgru.families import Family, Parameterization, get
 from spgru.functional import Affine, Rule
+from spgru.functional.products import MATRIX, Product
 from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
 from spgru.moments import Moments, certain
 from spgru.nn.weight import (
@@ -234,9 +235,11 @@ class Layer(nn.Module):
         mode = weight_mode(self)
         return isinstance(mode, Drawn) and mode.draws is None
 
-    def _affine(self, weight: str, bias: str) -> Affine:
+    def _affine(self, weight: str, bias: str, product: Product = MATRIX) -> Affine:
         """x -> W x + b with these weights; see `spgru.frozen` for when it is kept."""
-        return self._once((weight, bias), lambda: Affine.of(self._value(weight), self._value(bias)))
+        return self._once(
+            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), product)
+        )
 
     def _once(self, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
         """What `make` gives; within a block of `spgru.frozen` that of the first call.

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgru.checks import check_choice, check_features
-from spgru.functional.linear import Size2d, convolution
+from spgru.functional.linear import Size2d
+from spgru.functional.products import Convolution
 from spgru.moments import Moments
 from spgru.nn.layer import Layer, Options
 from spgru.nn.weight import WeightShape
@@ -130,8 +131,8 @@ class Conv2d(Layer):
         x = self._enter(input)
         if self.padding_mode != "zeros":
             x, padding = self._pad(x), 0
-        convolve = convolution(self.stride, padding, self.dilation, self.groups)
-        output = self._affine("weight", "bias")(x, convolve)
+        product = Convolution(self.stride, padding, self.dilation, self.groups)
+        output = self._affine("weight", "bias", product)(x)
         self._record("", {"output": output}, None)
         return self._leave(output)  # type: ignore[no-any-return]
 

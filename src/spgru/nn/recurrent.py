@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 import torch
@@ -11,9 +10,9 @@ from torch import nn
 from spgru.checks import check_choice
 from spgru.families import Family
 from spgru.functional import Affine, Rule
-from spgru.nn.sequence import Recurrent, RecurrentOptions, Step
+from spgru.nn.sequence import Recurrent, RecurrentOptions
 from spgru.nn.weight import StandardDeviation
-from spgru.recurrent import lstm_step, make_gru_step, rnn_step
+from spgru.recurrent import Cell, gru_cell, lstm_cell, rnn_cell
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -26,7 +25,6 @@ class GRU(Recurrent):
     """
 
     gates = 3
-    kernel = "gru"
     torch_class = nn.GRU
 
     def __init__(
@@ -50,12 +48,8 @@ class GRU(Recurrent):
         )  # fmt: skip
         self.reset_after = reset_after
 
-    def _step(self, hidden: Affine, part: str) -> Step:
-        return make_gru_step(hidden, self.hidden_size, self.reset_after, self.family, self.rule)
-
-    @property
-    def _obstacle(self) -> str | None:
-        return None if self.reset_after else "there is no kernel for reset_after=False"
+    def _cell(self, hidden: Affine, part: str) -> Cell:
+        return gru_cell(hidden, self.hidden_size, self.family, self.rule, self.reset_after)
 
     @classmethod
     def from_torch(
@@ -88,7 +82,6 @@ class LSTM(Recurrent):
     """
 
     gates = 4
-    kernel = "lstm"
     torch_class = nn.LSTM
 
     def __init__(
@@ -120,15 +113,9 @@ class LSTM(Recurrent):
     def _pack_state(self, state: list[Any]) -> Any:
         return tuple(state)
 
-    def _step(self, hidden: Affine, part: str) -> Step:
+    def _cell(self, hidden: Affine, part: str) -> Cell:
         projection = self._affine(f"weight_hr_{part}", "") if self.proj_size else None
-        return partial(
-            lstm_step, hidden=hidden, projection=projection, family=self.family, rule=self.rule
-        )
-
-    @property
-    def _obstacle(self) -> str | None:
-        return "there is no kernel for proj_size" if self.proj_size else None
+        return lstm_cell(hidden, self.family, self.rule, projection)
 
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
@@ -151,7 +138,6 @@ class RNN(Recurrent):
     """
 
     gates = 1
-    kernel = "rnn"
     torch_class = nn.RNN
 
     def __init__(
@@ -174,18 +160,8 @@ class RNN(Recurrent):
         )  # fmt: skip
         self.nonlinearity = check_nonlinearity(nonlinearity, self.family, self.rule)
 
-    def _step(self, hidden: Affine, part: str) -> Step:
-        return partial(
-            rnn_step,
-            hidden=hidden,
-            nonlinearity=self.nonlinearity,
-            family=self.family,
-            rule=self.rule,
-        )
-
-    @property
-    def _obstacle(self) -> str | None:
-        return None if self.nonlinearity == "tanh" else "there is no kernel for nonlinearity='relu'"
+    def _cell(self, hidden: Affine, part: str) -> Cell:
+        return rnn_cell(hidden, self.family, self.rule, self.nonlinearity)
 
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:

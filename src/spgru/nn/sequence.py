@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from spgru.checks import check_choice, check_features
 from spgru.functional import Affine
@@ -19,7 +20,7 @@ from spgru.functional.algebra import dropout
 from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.layer import Layer, Options
 from spgru.nn.weight import WeightShape
-from spgru.recurrent import BACKENDS, Backend, Kernel, Neurons, Scan, run
+from spgru.recurrent import BACKENDS, Backend, Cell, Neurons, Trajectory, run
 
 __all__ = ["Recurrent", "RecurrentOptions"]
 
@@ -33,35 +34,28 @@ class _Packing:
     batch_sizes: Tensor
     sorted_indices: Tensor | None
     unsorted_indices: Tensor | None
-    mask: Tensor
-    """(T, B, 1): which steps exist, sequences sorted by falling length"""
-    places: Tensor
-    """Where the existing steps stand among the T B of a padded batch"""
 
     @staticmethod
     def open(packed: PackedSequence) -> tuple[Tensor, _Packing]:
-        """(T, B, I) padded and sorted by length, and the layout."""
+        """The rows (N, I) of all steps, sequences sorted by falling length, and the layout."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
-        padded, _ = pad_packed_sequence(PackedSequence(data, batch_sizes))
-        # Worked out on the CPU, where batch_sizes lives, so that no device has to be waited for.
-        exists = torch.arange(padded.shape[1], device="cpu") < batch_sizes[:, None]
-        mask = exists.unsqueeze(-1).to(data.device, non_blocking=True)
-        places = exists.flatten().nonzero().squeeze(1).to(data.device, non_blocking=True)
-        return padded, _Packing(batch_sizes, sorted_indices, unsorted_indices, mask, places)
+        return data, _Packing(batch_sizes, sorted_indices, unsorted_indices)
 
-    def close(self, padded: Tensor) -> PackedSequence:
-        return PackedSequence(
-            padded.flatten(0, 1)[self.places],
-            self.batch_sizes,
-            self.sorted_indices,
-            self.unsorted_indices,
-        )
+    @property
+    def batch(self) -> int:
+        """How many sequences there are."""
+        return int(self.batch_sizes[0])
+
+    def close(self, rows: Tensor) -> PackedSequence:
+        return PackedSequence(rows, self.batch_sizes, self.sorted_indices, self.unsorted_indices)
 
     def in_order(self, sequence: Any) -> Any:
         """(T, B, H) padded with certain zeros, sequences in the order they were packed from."""
         if isinstance(sequence, Moments):
             return Moments(self.in_order(sequence.mean), self.in_order(sequence.var))
-        return self.unsort(torch.where(self.mask, sequence, 0.0))
+        exists = torch.arange(self.batch) < self.batch_sizes[:, None]
+        mask = exists.unsqueeze(-1).to(sequence.device)
+        return self.unsort(torch.where(mask, sequence, 0.0))
 
     def sort(self, value: Any) -> Any:
         """(first, B, ...) sorted by length"""
@@ -98,7 +92,6 @@ class Recurrent(Layer):
 
     gates: int
     """Rows of weight_ih in units of hidden_size."""
-    kernel: Kernel
 
     def __init__(
         self,
@@ -177,13 +170,8 @@ class Recurrent(Layer):
                     yield WeightShape(f"weight_hr_{part}", shape, self.hidden_size, bound)
 
     @abstractmethod
-    def _step(self, hidden: Affine, part: str) -> Step:
-        """The step with the weights of one layer and direction."""
-
-    @property
-    def _obstacle(self) -> str | None:
-        """Why the layer's kernel cannot serve it as it is configured."""
-        return None
+    def _cell(self, hidden: Affine, part: str) -> Cell:
+        """The equations with the weights of one layer and direction."""
 
     # -- the sequence -------------------------------------------------------------------------
 
@@ -200,14 +188,16 @@ class Recurrent(Layer):
         """
         x, packing = self._open(input)
         self._check("input", x)
+        if packing is not None and x.ndim != 2:
+            raise ValueError(f"input packs sequences of {x.ndim - 1} dimensions; pack (T, I) each")
         if x.ndim not in (2, 3):
             raise ValueError(
                 f"input has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, "
                 "or (T, I)"
             )
         check_features("input", x, self.input_size, "input_size")
-        batched = x.ndim == 3
-        swap = batched and self.batch_first and packing is None
+        batched = x.ndim == 3 or packing is not None
+        swap = x.ndim == 3 and self.batch_first
         x = x.transpose(0, 1) if swap else x if batched else x.unsqueeze(1)
         if x.shape[0] == 0:
             raise ValueError("input is an empty sequence; pass at least one time step")
@@ -221,8 +211,8 @@ class Recurrent(Layer):
                 return sequence.squeeze(1)
             return sequence.transpose(0, 1) if swap else sequence
 
-        mask = None if packing is None else packing.mask
-        output, final = self._run(self._enter(x), state, mask, restore, 1 if swap else 0)
+        batch_sizes = None if packing is None else packing.batch_sizes
+        output, final = self._run(self._enter(x), state, batch_sizes, restore, 1 if swap else 0)
         output, final = self._leave(output), [self._leave(value) for value in final]
         if packing is not None:
             output = Moments(packing.close(output.mean), packing.close(output.var))  # type: ignore[arg-type]
@@ -263,17 +253,20 @@ class Recurrent(Layer):
         self,
         x: Any,
         state: tuple[Any, ...],
-        mask: Tensor | None,
+        batch_sizes: Tensor | None,
         restore: Callable[[Any], Any],
         time_dim: int,
     ) -> tuple[Any, list[Any]]:
-        """All layers and directions: outputs (T, B, D H) and final states (layers D, B, H)."""
+        """All layers and directions: outputs (T, B, D H) and final states (layers D, B, H).
+
+        Packed sequences, which have `batch_sizes`, go in and come out as rows: (N, I), (N, D H).
+        """
         finals: list[tuple[Any, ...]] = []
         for layer in range(self.num_layers):
             outputs = []
             for reverse in (False, True)[: self._directions]:
                 initial = tuple(values[len(finals)] for values in state)
-                output, final, neurons = self._run_one(x, initial, mask, layer, reverse)
+                output, final, neurons = self._run_one(x, initial, batch_sizes, layer, reverse)
                 outputs.append(output)
                 finals.append(final)
                 if self._is_recorded:
@@ -287,34 +280,41 @@ class Recurrent(Layer):
         return x, [stack(values) for values in zip(*finals, strict=True)]
 
     def _run_one(
-        self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
-    ) -> Scan:
+        self, x: Any, state: tuple[Any, ...], batch_sizes: Tensor | None, layer: int, reverse: bool
+    ) -> Trajectory:
         part = self._part(layer, reverse)
-        if x.shape[0] > 1 and self._redraws:
-            return self._run_redrawing(x, state, mask, layer, reverse)
-        inputs = self._affine(f"weight_ih_{part}", f"bias_ih_{part}")(x)
+        if self._redraws and (batch_sizes is not None or x.shape[0] > 1):
+            return self._run_redrawing(x, state, batch_sizes, layer, reverse)
+        inputs = self._affine(f"weight_ih_{part}", f"bias_ih_{part}")
         hidden = self._affine(f"weight_hh_{part}", f"bias_hh_{part}")
         return run(
-            self.kernel, self._step(hidden, part), inputs, state, hidden, self.family, self.rule,
-            self.backend, self._obstacle, reverse=reverse, mask=mask,
-            record=self._is_recorded,
+            self._cell(hidden, part), x, state, input_map=inputs, backend=self.backend,
+            reverse=reverse, batch_sizes=batch_sizes, record=self._is_recorded,
         )  # fmt: skip
 
     def _run_redrawing(
-        self, x: Any, state: tuple[Any, ...], mask: Tensor | None, layer: int, reverse: bool
-    ) -> Scan:
+        self, x: Any, state: tuple[Any, ...], batch_sizes: Tensor | None, layer: int, reverse: bool
+    ) -> Trajectory:
         """Step by step, since every run of one step draws its own weights."""
+        steps = x.unbind(0) if batch_sizes is None else x.split(batch_sizes.tolist())
         outputs, history = [], []
-        for t in reversed(range(x.shape[0])) if reverse else range(x.shape[0]):
-            now = None if mask is None else mask[t : t + 1]
-            output, state, neurons = self._run_one(x[t : t + 1], state, now, layer, reverse)
-            outputs.append(output)
-            history.append(neurons)
+        for now in reversed(steps) if reverse else steps:
+            # Of packed sequences the first are still there, or there already.
+            count, batch = len(now), state[0].shape[0]
+            before = tuple(value[:count] for value in state)
+            output, after, neurons = self._run_one(now.unsqueeze(0), before, None, layer, reverse)
+            state = tuple(
+                cat([new, old[count:]]) if count < batch else new
+                for new, old in zip(after, state, strict=True)
+            )
+            outputs.append(output if batch_sizes is None else output.squeeze(0))
+            padding = (0, 0, 0, batch - count)
+            history.append({name: F.pad(value, padding) for name, value in neurons.items()})
         if reverse:
             outputs.reverse()
             history.reverse()
         neurons = {name: cat([step[name] for step in history]) for name in history[0]}
-        return cat(outputs), state, neurons
+        return Trajectory(cat(outputs), state, neurons)
 
     def flatten_parameters(self) -> None:
         """Nothing to do; here because code written for `torch.nn` calls it."""
@@ -346,7 +346,8 @@ class Recurrent(Layer):
         self, hx: Any, x: Any, batched: bool, packing: _Packing | None
     ) -> tuple[Any, ...]:
         """(layers D, B, size) each; checked if given, else zeros."""
-        count, batch = self.num_layers * self._directions, x.shape[1]
+        count = self.num_layers * self._directions
+        batch = x.shape[1] if packing is None else packing.batch
         given = (None,) * len(self._state_sizes) if hx is None else self._unpack_state(hx)
         state = []
         for name, size, value in zip(("h", "c"), self._state_sizes, given, strict=False):

@@ -1,36 +1,45 @@
-"""Which implementation runs a layer over time.
+"""Which implementation runs a cell over time.
 
 `"reference"` is `scan`, which does everything and runs everywhere. `"triton"` is one kernel for
 all steps, or one a step, for GPUs; `"compiled"` is C for CPUs, compiled when first needed. `"auto"`
-takes the fastest that supports the case; a backend asked for by name is obeyed or refused. Where
-neurons are recorded there is no choice to make: that is the reference's work. So are plain numbers
-(weights drawn or held at their means), but for the GRU on a GPU, which has a kernel.
+takes the fastest that supports the case; a backend asked for by name is obeyed or refused, with the
+reason. `explain` tells which one it is, and why it is no kernel.
 
-Kernels give first derivatives. For second ones use `backend="reference"`.
+Kernels compute in float32 at least. On a CPU that holds for layers of 16 bits and under autocast
+too: inputs and weights are converted once and only the result is rounded, which is more exact than
+arithmetic of 16 bits. Where gradients are differentiated again (`create_graph=True`) or are several
+at once (`is_grads_batched=True`), they are computed by the reference.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, get_args
+import warnings
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from spgru.checks import has_triton, is_transformed
-from spgru.families import Family
-from spgru.functional import Affine, Rule
-from spgru.functional.linear import WeightedSum
-from spgru.recurrent.scan import Neurons, Step, scan
+from spgru.functional import Affine
+from spgru.functional.products import Matrix, SameConvolution
+from spgru.moments import Moments
+from spgru.recurrent.cell import Cell
+from spgru.recurrent.scan import Trajectory, scan, scan_packed
 
-__all__ = ["BACKENDS", "Backend", "Kernel", "Scan", "run"]
+__all__ = ["BACKENDS", "Backend", "Choice", "explain", "run"]
 
 Backend = Literal["auto", "reference", "triton", "compiled"]
 BACKENDS = get_args(Backend)
-Kernel = Literal["gru", "lstm", "rnn"]
 
-Scan = tuple[Any, tuple[Any, ...], Neurons[Any]]
-"""States after every step, the final state, and the neurons if they were recorded."""
+
+class Choice(NamedTuple):
+    """The implementation that runs a case."""
+
+    backend: Literal["reference", "triton", "compiled"]
+    reason: str | None
+    """why it is no kernel, None where it is one"""
 
 
 def _interprets() -> bool:
@@ -38,134 +47,129 @@ def _interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def _common_obstacle(
-    inputs: Any,
-    state: tuple[Any, ...],
-    hidden: Affine,
-    family: Family,
-    rule: Rule,
-    mask: Tensor | None,
-) -> str | None:
+def _common_obstacle(cell: Cell, x: Any, state: tuple[Any, ...], record: bool) -> str | None:
     """Why no kernel can do this, None if one can."""
-    weights = hidden.weight, hidden.weight_var, hidden.bias, hidden.bias_var
-    if is_transformed(inputs, *state, *weights):
+    hidden = cell.hidden
+    if record:
+        return "neurons are recorded (by trace or audit), which only the reference does"
+    if cell.obstacle is not None:
+        return cell.obstacle
+    if cell.family.name != "gaussian":
+        return f"there is no kernel for family={cell.family.name!r}"
+    if cell.rule != "exact":
+        return f"there is no kernel for rule={cell.rule!r}"
+    if type(hidden.product) not in (Matrix, SameConvolution):
+        return f"there is no kernel for products of the kind {type(hidden.product).__name__}"
+    if is_transformed(x, *state, hidden.weight, hidden.weight_var, hidden.bias, hidden.bias_var):
         return "a compiler, a transformation or a kind of tensor is at work that it does not know"
-    if family.name != "gaussian":
-        return f"there is no kernel for family={family.name!r}"
-    if rule != "exact":
-        return f"there is no kernel for rule={rule!r}"
-    if mask is not None:
-        return "there is no kernel for packed sequences"
-    if inputs.dtype == torch.float64:
+    if x.dtype == torch.float64:
         return "kernels compute in float32, and x is float64"
     return None
 
 
-def _triton_obstacle(device: torch.device) -> str | None:
-    if device.type != "cuda" and not _interprets():
-        return f"x is on {device.type}, and Triton needs a GPU"
-    return None if has_triton() else "triton is not installed"
+def _triton_obstacle(cell: Cell, x: Any) -> str | None:
+    if x.device.type != "cuda" and not _interprets():
+        return f"x is on {x.device.type}, and Triton needs a GPU"
+    if not has_triton():
+        return "triton is not installed"
+    if cell.name == "gru_reset_before":
+        return "there is no kernel for reset_after=False on GPUs"
+    if cell.hidden.weight_var is None and cell.name != "gru":
+        return "there is no kernel for weights that are drawn or held at their means"
+    return None
 
 
-def _compiled_obstacle(inputs: Any, hidden: Affine) -> str | None:
+def _compiled_obstacle(cell: Cell, x: Any) -> str | None:
     from spgru.recurrent.kernels.native import library
 
-    if inputs.device.type != "cpu":
-        return f"x is on {inputs.device.type}, and it is made for CPUs"
-    if isinstance(inputs, Tensor):
-        return "there is no kernel for plain numbers"
-    if {inputs.dtype, hidden.weight.dtype} != {torch.float32} or torch.is_autocast_enabled("cpu"):
-        return "it computes in float32 alone"
+    if x.device.type != "cpu":
+        return f"x is on {x.device.type}, and it is made for CPUs"
+    if cell.hidden.weight_var is None:
+        return "there is no kernel for weights that are drawn or held at their means"
     return library.obstacle()
 
 
-def _choose(
-    backend: Backend, obstacle: str | None, inputs: Any, hidden: Affine
-) -> Literal["reference", "triton", "compiled"]:
-    """The implementation to use, or a refusal of the one that was asked for."""
-    if backend == "reference":
-        return "reference"
-    if backend == "auto":
-        if obstacle is not None:
-            return "reference"
-        if inputs.device.type == "cuda" and _triton_obstacle(inputs.device) is None:
-            return "triton"
-        return "reference" if _compiled_obstacle(inputs, hidden) else "compiled"
-    own = (
-        _triton_obstacle(inputs.device)
-        if backend == "triton"
-        else _compiled_obstacle(inputs, hidden)
+@cache
+def _warn_of_machine(reason: str) -> None:
+    """Said once: everything works, but some ten times slower than it could."""
+    warnings.warn(
+        f"spgru runs recurrent layers by its slow reference: {reason}", RuntimeWarning, stacklevel=2
     )
-    if obstacle or own:
+
+
+def explain(
+    cell: Cell,
+    x: Tensor | Moments,
+    state: tuple[Any, ...],
+    backend: Backend = "auto",
+    record: bool = False,
+) -> Choice:
+    """Who runs a cell, and why it is no kernel. An explicit backend that cannot is refused.
+
+    Args:
+        x: as for `run`
+        state: as for `run`
+        record: whether all neurons are to be returned
+    """
+    if backend == "reference":
+        return Choice("reference", "backend='reference' was asked for")
+    reason = _common_obstacle(cell, x, state, record)
+    if backend == "auto":
+        if reason is None and x.device.type == "cuda":
+            reason = _triton_obstacle(cell, x)
+            return Choice("triton" if reason is None else "reference", reason)
+        if reason is None:
+            reason = _compiled_obstacle(cell, x)
+            if reason is None:
+                return Choice("compiled", None)
+            _warn_if_of_machine(reason)
+        return Choice("reference", reason)
+    if reason is None:
+        own = _triton_obstacle if backend == "triton" else _compiled_obstacle
+        reason = own(cell, x)
+    if reason is not None:
         raise ValueError(
-            f"backend={backend!r} is not possible: {obstacle or own}; use backend='auto'"
+            f"backend={backend!r} is not possible: {reason}; use backend='auto' or 'reference'"
         )
-    return backend
+    return Choice(backend, None)
+
+
+def _warn_if_of_machine(reason: str) -> None:
+    from spgru.recurrent.kernels.native import library
+
+    if library.platform_obstacle() is None and reason == library.obstacle():
+        _warn_of_machine(reason)
 
 
 def run(
-    kernel: Kernel,
-    step: Step[Any],
-    inputs: Any,
+    cell: Cell,
+    x: Tensor | Moments,
     state: tuple[Any, ...],
-    hidden: Affine,
-    family: Family,
-    rule: Rule,
+    *,
+    input_map: Affine | None = None,
     backend: Backend = "auto",
-    obstacle: str | None = None,
-    weighted_sum: WeightedSum | None = None,
     reverse: bool = False,
-    mask: Tensor | None = None,
+    batch_sizes: Tensor | None = None,
     record: bool = False,
-) -> Scan:
-    """`scan` of a step, or a kernel that is faster and equal.
+) -> Trajectory:
+    """A cell along time, by its reference or by a kernel that is faster and equal.
 
     Args:
-        kernel: whose kernel
-        step: the reference
-        inputs: (T, *batch, gates H), the products with x, bias included
-        state: (*batch, H) each
-        hidden: H -> gates H
-        obstacle: why a layer as it is configured has no kernel, if so
-        weighted_sum: None for products of matrices, else the convolution of the reference
+        x: (T, *batch, I), or (rows, I) as in the data of a `PackedSequence`
+        state: (*batch, H) each; packed sequences sorted by falling length
+        input_map: I -> gates H; None if x holds its results already, I = gates H
+        reverse: from the last time to the first
+        batch_sizes: of a `PackedSequence`, None for sequences of equal length
+        record: return all neurons, not only the states
     """
-    # Plain numbers have a kernel for the GRU in Triton only.
-    on_gpu = inputs.device.type == "cuda" or (backend == "triton" and _interprets())
-    if record or (isinstance(inputs, Tensor) and not (kernel == "gru" and on_gpu)):
-        return scan(step, inputs, state, reverse, mask, record)
-    obstacle = obstacle or _common_obstacle(inputs, state, hidden, family, rule, mask)
-    chosen = _choose(backend, obstacle, inputs, hidden)
+    chosen, _ = explain(cell, x, state, backend, record)
     if chosen == "reference":
-        return scan(step, inputs, state, reverse, mask)
-    return _run_kernel(chosen, kernel, inputs, state, hidden, weighted_sum, reverse)
-
-
-def _run_kernel(
-    backend: Literal["triton", "compiled"],
-    kernel: Kernel,
-    inputs: Any,
-    state: tuple[Any, ...],
-    hidden: Affine,
-    weighted_sum: WeightedSum | None,
-    reverse: bool,
-) -> Scan:
+        inputs = x if input_map is None else input_map(x)
+        if batch_sizes is not None:
+            return scan_packed(cell.step, inputs, state, batch_sizes, reverse, record)
+        return scan(cell.step, inputs, state, reverse, None, record)
     # Imported when first needed: Triton takes a second, and need not be there.
-    from spgru.recurrent.kernels.products import Convolution, Matrix, PackedMatrix, Product
-    from spgru.recurrent.kernels.scan import kernel_scan
+    from spgru.recurrent.kernels import front
 
-    product: Product = Matrix() if weighted_sum is None else Convolution()
-    if backend == "compiled" and weighted_sum is None and PackedMatrix.is_possible(hidden.weight):
-        product = PackedMatrix()
-    if isinstance(inputs, Tensor):
-        from spgru.recurrent.kernels.plain_gru import plain_gru_scan
-
-        plain, last = plain_gru_scan(inputs, state[0], hidden, product, reverse)
-        return plain, (last,), {}
-    cells: Any
-    if backend == "triton":
-        from spgru.recurrent.kernels import triton_cells as cells
-    else:
-        from spgru.recurrent.kernels.native import cells
-    cell = {"gru": cells.GRU, "lstm": cells.LSTM, "rnn": cells.RNN}[kernel]
-    output, final = kernel_scan(cell, inputs, state, hidden, product, reverse)
-    return output, final, {}
+    sizes = None if batch_sizes is None else batch_sizes.tolist()
+    return front.run(chosen, cell, x, state, input_map, sizes, reverse)

@@ -8,7 +8,6 @@ from typing import Any
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.functional.algebra import add, lerp, product
-from spgru.functional.linear import WeightedSum
 from spgru.moments import Value
 from spgru.recurrent.scan import Neurons, Step, split_last
 
@@ -69,24 +68,15 @@ def gru_step_reset_before(
 
 
 def make_gru_step(
-    hidden: Affine,
-    size: int,
-    reset_after: bool,
-    family: Family,
-    rule: Rule,
-    weighted_sum: WeightedSum | None = None,
+    hidden: Affine, size: int, reset_after: bool, family: Family, rule: Rule
 ) -> Step[Any]:
-    """Either GRU; `weighted_sum` as in `Affine`, None for products of matrices."""
-
-    def product_with(affine: Affine) -> Any:
-        return affine if weighted_sum is None else partial(affine, weighted_sum=weighted_sum)
-
+    """Either GRU with the weights `hidden`, H -> 3 H, of a state of `size` units."""
     if reset_after:
-        return partial(gru_step, hidden=product_with(hidden), family=family, rule=rule)
+        return partial(gru_step, hidden=hidden, family=family, rule=rule)
     return partial(
         gru_step_reset_before,
-        hidden_rz=product_with(hidden.rows(0, 2 * size)),
-        hidden_c=product_with(hidden.rows(2 * size, 3 * size)),
+        hidden_rz=hidden.rows(0, 2 * size),
+        hidden_c=hidden.rows(2 * size, 3 * size),
         family=family,
         rule=rule,
     )

@@ -4,318 +4,472 @@ Forward, a step is two products (of the mean, and of [mean^2, var] with [W.var, 
 what the cell makes of them. Backward it is the cell's adjoint, which recomputes the gates from what
 the products gave, and two products; the weights' gradients wait for the end, where all steps are
 one large product.
+
+Names: x is the product with the input and p the product with the state, both (rows, gates H); an
+operand is what a product with the state takes, `operand_mean` h.mean and `operand_moments`
+[h.mean^2, h.var]; `by_...` and `..._grad` are gradients.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from spgru.functional import Affine
 from spgru.functional.kernels.rows import as_rows
+from spgru.functional.products import sum_of_rows
 from spgru.moments import Moments
-from spgru.recurrent.kernels.products import (
-    Matrix,
-    Product,
-    product_dtype,
-    refuse_what_kernels_cannot,
-    result_dtype,
-    sum_of_rows,
+from spgru.recurrent.cell import Cell
+from spgru.recurrent.kernels.by_reference import (
+    PreparedMap,
+    differentiate,
+    needs_reference,
+    reference_scan,
 )
+from spgru.recurrent.kernels.prepared import Prepared
+from spgru.recurrent.kernels.products import MatrixStep, StepProduct
+from spgru.recurrent.kernels.steps import Steps
 
-__all__ = ["Cell", "kernel_scan"]
+__all__ = [
+    "CellKernels", "Inputs", "Setting", "is_differentiated", "kernel_scan", "make_inputs",
+    "reference_of", "restore", "without_autocast",
+]  # fmt: skip
+
+# Units of a state up to which a persistent kernel beats a library's products inside a CUDA graph,
+# where launches cost nothing: 32 rows of 1024 units.
+_MOST_CAPTURED = 32 * 1024
 
 
-_SMALL = 2**15
-
-Pair = tuple[Tensor, Tensor]
-"""Of the mean, and of the variance or of [mean^2, var]."""
+class StepKernel(Protocol):
+    def __call__(self, *, rows: int, size: int, **tensors: Tensor | None) -> None: ...
 
 
-class Kernel(Protocol):
-    def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None: ...
+class CellKernels(NamedTuple):
+    """The kernels of one cell."""
 
-
-class Cell(NamedTuple):
-    """What tells GRU, LSTM and RNN apart."""
-
-    forward: Kernel
-    """kernel of a step: its input, the state before, the state after, the next products' inputs"""
-    backward: Kernel
-    """kernel of its adjoint"""
-    gates: int
+    forward: StepKernel
+    """a step without its products"""
+    backward: StepKernel
+    """its adjoint"""
     has_cell: bool
     """whether a second state goes from step to step beside the first, as in an LSTM"""
     one_gradient: bool
     """whether the products with x and with h only ever appear as their sum"""
     persistent: Any = None
-    """kernels of all steps at once, `spgru.recurrent.kernels.persistent`, where there are any"""
+    """kernels of all steps at once, where there are any"""
 
 
-def _run(
-    cell: Cell,
-    product: Product,
-    order: range,
-    keep: bool,
-    x_mean: Tensor,
-    x_var: Tensor,
-    prepared: Tensor,
-    prepared_joint: Tensor,
-    weight: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    bias_var: Tensor | None,
-    *state: Tensor,
-) -> tuple[Any, tuple[Tensor, ...], Tensor, Tensor, list[Tensor]]:
-    """All steps; rows are (*batch,), H is the last dimension, x are the products with the input.
+class Setting(NamedTuple):
+    """What a scan knows beside tensors."""
+
+    kernels: Any
+    cell: Cell
+    product: StepProduct
+    steps: Steps
+    prepared: Prepared
+
+
+class Inputs(NamedTuple):
+    """The tensors by which a scan is differentiated, each contiguous."""
+
+    x_mean: Tensor
+    """(rows, ..., gates H), rows in the order of time"""
+    x_var: Tensor
+    weight: Tensor
+    weight_moments: Tensor
+    bias: Tensor | None
+    bias_var: Tensor | None
+    h_mean: Tensor
+    """(B, ..., H), the initial state"""
+    h_var: Tensor
+    c_mean: Tensor | None
+    """the initial cell of an LSTM"""
+    c_var: Tensor | None
+
+
+class _History(NamedTuple):
+    """What was computed forward."""
+
+    h_mean: Tensor
+    """(slots, ..., H), see `Steps`, float32"""
+    h_var: Tensor
+    c_mean: Tensor | None
+    c_var: Tensor | None
+    operand_mean: Tensor
+    """h_mean in the dtype of the products"""
+    operand_moments: Tensor
+    """[h_mean^2, h_var] likewise; the variance alone if steps were one kernel without gradients"""
+    p_mean: list[Tensor]
+    """of every step, or of all at once if they were one kernel; empty without gradients"""
+    p_var: list[Tensor]
+    plan: Any
+    """how the steps were one kernel, None if they were not"""
+
+
+def _run(setting: Setting, a: Inputs, keep: bool) -> _History:
+    """All steps.
 
     Args:
         keep: whether a backward pass will need the products
-
-    Returns:
-        how it was done, the states before every step and after the last; the mean rounded for the
-        products, [mean^2, var] likewise (or the variance, if the steps were one kernel and nothing
-        is kept), and the products
     """
-    steps = len(x_mean)
-    size, low = state[0].shape[-1], weight.dtype
-    rows = state[0].numel() // size
-    rounded = low != torch.float32
-    room = steps + 1, *state[0].shape[:-1]
-    states = tuple(part.new_empty(*room, size, dtype=torch.float32) for part in state)
-    operand = states[0].new_empty(*room, size, dtype=low) if rounded else states[0]
-    plan = _plan(cell, product, rows, size, weight)
+    kernels, steps = setting.kernels, setting.steps
+    size, low = a.h_mean.shape[-1], a.weight.dtype
+    room = steps.total, *a.h_mean.shape[1:-1]
+    is_rounded = low != torch.float32
+
+    def empty(width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return a.h_mean.new_empty(*room, width, dtype=dtype)
+
+    h_mean, h_var = empty(size), empty(size)
+    c_mean, c_var = (empty(size), empty(size)) if kernels.has_cell else (None, None)
+    operand_mean = empty(size, low) if is_rounded else h_mean
+    plan = _plan(setting, a)
     if plan is not None:
-        shape = steps if keep else 1, *x_mean.shape[1:]
-        products = [x_mean.new_empty(shape, dtype=low) for _ in range(2)]
-        # Only a backward pass wants the squares, and only rounded variances are a thing apart.
-        operands = states[1]
-        if keep or rounded:
-            operands = operands.new_empty(*room, (2 if keep else 1) * size, dtype=low)
-        no_cell = () if cell.has_cell else (None, None)
-        fits = cell.persistent.forward(
-            x_mean, x_var, prepared, prepared_joint, bias, bias_var, *products,
-            *state, *no_cell, *states, *no_cell,
-            operand if rounded else None, operands if keep or rounded else None,
-            plan=plan, order=order, rows=rows, size=size, weight=weight, joined=keep,
-            p_step=products[0][0].numel() if keep else 0,
+        # Only a backward pass reads the squares, and only rounded variances need their own memory.
+        operand_moments = h_var
+        if keep or is_rounded:
+            operand_moments = empty((2 if keep else 1) * size, low)
+        times = steps.count if keep else 1
+        shape = times * steps.sequences, *a.x_mean.shape[1:]
+        p_mean, p_var = (a.x_mean.new_empty(shape, dtype=low) for _ in range(2))
+        fits = kernels.persistent.forward(
+            plan, steps, keeps_products=keep,
+            x_mean=a.x_mean, x_var=a.x_var, weight=a.weight, weight_moments=a.weight_moments,
+            bias=a.bias, bias_var=a.bias_var, p_mean=p_mean, p_var=p_var,
+            first_h_mean=a.h_mean, first_h_var=a.h_var, first_c_mean=a.c_mean,
+            first_c_var=a.c_var, h_mean=h_mean, h_var=h_var, c_mean=c_mean, c_var=c_var,
+            operand_mean=operand_mean if is_rounded else None,
+            operand_moments=operand_moments if keep or is_rounded else None,
         )  # fmt: skip
         if fits:
-            return plan, states, operand, operands, products
-    operands = states[0].new_empty(*room, 2 * size, dtype=low)
-    products = _forward_by_step(
-        cell, product, order, keep, (x_mean, x_var), (prepared, prepared_joint),
-        (bias, bias_var), state, states, operand, operands,
+            return _History(
+                h_mean, h_var, c_mean, c_var, operand_mean, operand_moments, [p_mean], [p_var], plan
+            )
+    if keep:
+        operand_moments = empty(2 * size, low)
+    else:  # without gradients nobody reads those of an earlier step
+        operand_moments = a.h_mean.new_empty(*a.h_mean.shape[:-1], 2 * size, dtype=low)
+    history = _History(
+        h_mean, h_var, c_mean, c_var, operand_mean, operand_moments, [], [], None
     )  # fmt: skip
-    return None, states, operand, operands, products
+    _forward_by_step(setting, a, history, keep)
+    return history
+
+
+def _plan(setting: Setting, a: Inputs) -> Any:
+    """How all steps fit into one kernel, None where they do not: then each has its own."""
+    persistent = setting.kernels.persistent
+    if persistent is None or type(setting.product) is not MatrixStep or not setting.steps.are_equal:
+        return None
+    weight, count = a.weight, a.h_mean.numel()
+    if weight.dtype == torch.bfloat16 and not weight.is_cuda:
+        return None  # Triton's interpreter multiplies the bits of bfloat16
+    if count > _MOST_CAPTURED and weight.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    size = a.h_mean.shape[-1]
+    return persistent.plan(count // size, size, weight.device)
+
+
+def _split_states(steps: Steps, history: _History) -> list[Any]:
+    """h_mean, h_var, c_mean and c_var of every slot."""
+    none = [None] * (steps.count + 1)
+    return [none if buffer is None else steps.split_slots(buffer) for buffer in history[:4]]
+
+
+def _forward_by_step(setting: Setting, a: Inputs, history: _History, keep: bool) -> None:
+    """Fills the history: with products if they are to be kept."""
+    kernels, product, steps, prepared = (
+        setting.kernels, setting.product, setting.steps, setting.prepared,
+    )  # fmt: skip
+    size = a.h_mean.shape[-1]
+    rows_each = a.h_mean[0].numel() // size
+    is_rounded = history.operand_mean is not history.h_mean
+    for buffer, initial in zip(history[:4], a[6:], strict=True):
+        if buffer is not None and initial is not None:
+            steps.put_initial(buffer, initial)
+    if is_rounded:
+        steps.put_initial(history.operand_mean, a.h_mean)
+    initial_moments = torch.cat([a.h_mean**2, a.h_var], -1)
+    if keep:
+        steps.put_initial(history.operand_moments, initial_moments)
+    # Taken apart once: indexing at every step would cost as much as a small step itself.
+    x_mean, x_var = steps.split(a.x_mean), steps.split(a.x_var)
+    h_mean, h_var, c_mean, c_var = _split_states(steps, history)
+    operand_mean = steps.split_slots(history.operand_mean) if is_rounded else h_mean
+    moments: Any = history.operand_moments
+    if keep:
+        operand_moments = steps.split_slots(moments)
+    else:
+        operand_moments = (moments,) * (steps.count + 1)
+        # One memory for all steps: rows that join find their initial moments there.
+        moments.copy_(initial_moments)
+    is_whole = steps.are_equal
+    for k, (t, n) in enumerate(zip(steps.times, steps.sizes, strict=True)):
+        mean, both = operand_mean[k], operand_moments[k]
+        if not is_whole:
+            mean, both = mean[:n], both[:n]
+        p_mean = product.forward(mean, prepared.packed_weight)
+        p_var = product.forward(both, prepared.packed_moments)
+        kernels.forward(
+            x_mean=x_mean[t], x_var=x_var[t], p_mean=p_mean, p_var=p_var,
+            bias=a.bias, bias_var=a.bias_var,
+            h_mean=h_mean[k], h_var=h_var[k], c_mean=c_mean[k], c_var=c_var[k],
+            new_mean=h_mean[k + 1], new_var=h_var[k + 1],
+            new_c_mean=c_mean[k + 1], new_c_var=c_var[k + 1],
+            operand_mean=operand_mean[k + 1] if is_rounded else None,
+            operand_moments=operand_moments[k + 1], rows=n * rows_each, size=size,
+        )  # fmt: skip
+        if keep:
+            history.p_mean.append(p_mean)
+            history.p_var.append(p_var)
+
+
+def _backward(
+    setting: Setting, a: Inputs, history: _History, out_mean: Tensor, out_var: Tensor,
+    final_cell: tuple[Tensor, ...], needed: Any,
+) -> Inputs:  # fmt: skip
+    """The gradients of the inputs; `needed` says which of the weights' are."""
+    kernels, steps = setting.kernels, setting.steps
+    size, low = a.h_mean.shape[-1], a.weight.dtype
+    # The products with h lie in the order of steps, those with x in the order of time.
+    is_shared = kernels.one_gradient and not steps.reverse and a.x_mean.dtype == low
+    x_grads = torch.empty_like(a.x_mean), torch.empty_like(a.x_var)
+    p_grads = x_grads
+    if not is_shared:
+        p_grads = torch.empty_like(a.x_mean, dtype=low), torch.empty_like(a.x_var, dtype=low)
+    # Of the states that go from step to step, beside what their products pass on. The gradient of
+    # a cell's last value comes from outside.
+    carried = [as_rows(grad).clone() for grad in final_cell]
+    carried = carried or [torch.zeros_like(a.h_mean) for _ in range(2)]
+    kept_p = None if is_shared else p_grads
+    fits = False
+    if history.plan is not None:
+        by_mean = torch.zeros_like(a.h_mean)
+        by_moments = by_mean.new_zeros(*by_mean.shape[:-1], 2 * size)
+        fits = kernels.persistent.backward(
+            history.plan, steps,
+            x_mean=a.x_mean, x_var=a.x_var, p_mean=history.p_mean[0], p_var=history.p_var[0],
+            bias=a.bias, bias_var=a.bias_var, h_mean=history.h_mean, h_var=history.h_var,
+            c_mean=history.c_mean, c_var=history.c_var, out_mean=out_mean, out_var=out_var,
+            weight=a.weight, weight_moments=a.weight_moments,
+            by_operand_mean=by_mean, by_operand_moments=by_moments,
+            x_mean_grad=x_grads[0], x_var_grad=x_grads[1],
+            p_mean_grad=None if kept_p is None else kept_p[0],
+            p_var_grad=None if kept_p is None else kept_p[1],
+            carried_mean=carried[0], carried_var=carried[1],
+        )  # fmt: skip
+    if not fits:
+        by_mean, by_moments = _backward_by_step(
+            setting, a, history, (out_mean, out_var), x_grads, kept_p, carried
+        )
+    by_square, by_spread = by_moments.split(size, -1)
+    by_h = by_mean + 2 * a.h_mean * by_square, by_spread.float()
+    by_cell: Any = carried if kernels.has_cell else (None, None)
+    if not kernels.has_cell:
+        by_h = by_h[0] + carried[0], by_h[1] + carried[1]
+    by_weight, by_weight_moments = (
+        setting.product.by_weight(grad, steps.before(operand), weight) if is_needed else None
+        for grad, operand, weight, is_needed in (
+            (p_grads[0], history.operand_mean, a.weight, needed[2]),
+            (p_grads[1], history.operand_moments, a.weight_moments, needed[3]),
+        )
+    )
+    by_bias, by_bias_var = (
+        None if a.bias is None else sum_of_rows(grad).float() for grad in p_grads
+    )
+    return Inputs._make(
+        (*x_grads, by_weight, by_weight_moments, by_bias, by_bias_var, *by_h, *by_cell)
+    )
+
+
+def _backward_by_step(
+    setting: Setting, a: Inputs, history: _History, out: tuple[Tensor, Tensor],
+    x_grads: tuple[Tensor, Tensor], p_grads: tuple[Tensor, Tensor] | None, carried: list[Tensor],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Fills `x_grads`, `p_grads` and `carried`; gives the gradients of the first operands.
+
+    Args:
+        p_grads: None where they are `x_grads`
+    """
+    kernels, product, steps = setting.kernels, setting.product, setting.steps
+    size, low = a.h_mean.shape[-1], a.weight.dtype
+    rows_each = a.h_mean[0].numel() // size
+    # Of all sequences: those that a step does not work on keep what they have, 0 or the gradient
+    # of their initial state.
+    by_mean = torch.zeros_like(a.h_mean, dtype=low)
+    by_moments = by_mean.new_zeros(*by_mean.shape[:-1], 2 * size)
+    x_mean, x_var, out_mean, out_var, x_mean_grad, x_var_grad = (
+        steps.split(part) for part in (a.x_mean, a.x_var, *out, *x_grads)
+    )
+    h_mean, h_var, c_mean, c_var = _split_states(steps, history)
+    operand_mean = steps.split_slots(history.operand_mean)
+    operand_moments = steps.split_slots(history.operand_moments)
+    p_mean: Any = history.p_mean
+    p_var: Any = history.p_var
+    if history.plan is not None:
+        p_mean, p_var = p_mean[0].split(steps.sizes), p_var[0].split(steps.sizes)
+    if p_grads is None:
+        p_mean_grad, p_var_grad = x_mean_grad, x_var_grad
+    else:
+        p_mean_grad, p_var_grad = (tuple(part.split(steps.sizes)) for part in p_grads)
+    is_whole = steps.are_equal
+    for k in reversed(range(steps.count)):
+        t, n = steps.times[k], steps.sizes[k]
+        kernels.backward(
+            x_mean=x_mean[t], x_var=x_var[t], p_mean=p_mean[k], p_var=p_var[k],
+            bias=a.bias, bias_var=a.bias_var,
+            h_mean=h_mean[k], h_var=h_var[k], c_mean=c_mean[k], c_var=c_var[k],
+            new_mean=h_mean[k + 1], out_mean=out_mean[t], out_var=out_var[t],
+            by_operand_mean=by_mean, by_operand_moments=by_moments,
+            x_mean_grad=x_mean_grad[t], x_var_grad=x_var_grad[t],
+            p_mean_grad=None if p_grads is None else p_mean_grad[k],
+            p_var_grad=None if p_grads is None else p_var_grad[k],
+            carried_mean=carried[0], carried_var=carried[1], rows=n * rows_each, size=size,
+        )  # fmt: skip
+        mean, moments = p_mean_grad[k], p_var_grad[k]
+        if is_whole:
+            by_mean = product.by_input(mean, operand_mean[k], a.weight, by_mean)
+            by_moments = product.by_input(moments, operand_moments[k], a.weight_moments, by_moments)
+        else:
+            product.by_input(mean, operand_mean[k][:n], a.weight, by_mean[:n])
+            product.by_input(moments, operand_moments[k][:n], a.weight_moments, by_moments[:n])
+    return by_mean, by_moments
 
 
 class _Scan(torch.autograd.Function):
     """`_run`, and its adjoint."""
 
     @staticmethod
-    def forward(ctx: Any, cell: Cell, product: Product, order: range, *tensors: Any) -> Any:
-        plan, states, operand, operands, products = _run(cell, product, order, True, *tensors)
-        x_mean, x_var, _, _, weight, weights, bias, bias_var, *_ = tensors
-        ctx.save_for_backward(
-            x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *states, *products
-        )
-        ctx.cell, ctx.product, ctx.order, ctx.states = cell, product, order, len(states)
-        ctx.plan = plan
+    def forward(ctx: Any, setting: Setting, *tensors: Any) -> Any:
+        a, steps = Inputs(*tensors), setting.steps
+        history = _run(setting, a, keep=True)
+        ctx.save_for_backward(*a, *history[:6], *history.p_mean, *history.p_var)
+        ctx.setting, ctx.plan = setting, history.plan
         # Copies, because a user may change them in place, and what was kept must stay.
-        mean, var = (
-            part[1:].flip(0) if order.step < 0 else part[1:].clone() for part in states[:2]
-        )
-        return mean, var, *(part[-1].clone() for part in states[2:])
+        outputs = [_copied(steps.after(part), part) for part in (history.h_mean, history.h_var)]
+        cells = (history.c_mean, history.c_var)
+        finals = [
+            _copied(steps.final_of(part), part) for part in cells if part is not None
+        ]  # fmt: skip
+        return (*outputs, *finals)
 
     @staticmethod
-    def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final: Tensor) -> Any:
-        refuse_what_kernels_cannot(out_mean, out_var, *final)
-        x_mean, x_var, weight, weights, bias, bias_var, operand, operands, *rest = ctx.saved_tensors
-        states, products = rest[: ctx.states], rest[ctx.states :]
-        cell, product, order = ctx.cell, ctx.product, ctx.order
-        out_mean, out_var = as_rows(out_mean), as_rows(out_var)
-        size = states[0].shape[-1]
-        rows = states[0][0].numel() // size
-        x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
-        # The products with h run in the order of steps, those with x in that of time.
-        shared = cell.one_gradient and order.step > 0 and x_mean.dtype == operand.dtype
-        p_grads = x_grads
-        if not shared:
-            p_grads = (
-                x_grads[0].new_empty(x_mean.shape, dtype=operand.dtype),
-                x_grads[1].new_empty(x_var.shape, dtype=operand.dtype),
-            )
-        # Of the states that go from step to step, beside what their products pass on. A cell's
-        # own gradient from outside is that of its last value.
-        carried = [as_rows(grad).clone() for grad in final]
-        carried = carried or [torch.zeros_like(part[0]) for part in states]
-        fits = False
-        if ctx.plan is not None:
-            by_product = torch.zeros_like(states[0][0])
-            by_products = torch.zeros_like(operands[0], dtype=torch.float32)
-            fits = cell.persistent.backward(
-                x_mean, x_var, *products, bias, bias_var,
-                *states, *(() if cell.has_cell else (None, None)), out_mean, out_var,
-                weight, weights, by_product, by_products, *x_grads,
-                *((None, None) if shared else p_grads), *carried,
-                plan=ctx.plan, order=order, rows=rows, size=size, weight=weight,
-            )  # fmt: skip
-            if not fits:
-                products = [part for pair in zip(*products, strict=True) for part in pair]
-        if not fits:
-            by_product, by_products = _backward_by_step(
-                cell, product, order, (x_mean, x_var), products, (weight, weights),
-                (bias, bias_var), states, operand, operands, (out_mean, out_var),
-                x_grads, None if shared else p_grads, carried,
-            )  # fmt: skip
-        by_square, by_spread = by_products.split(size, -1)
-        by_state = [by_product + 2 * states[0][0] * by_square, by_spread.float()]
-        if cell.has_cell:
-            by_state += carried
-        else:
-            by_state = [a + b for a, b in zip(by_state, carried, strict=True)]
-        return (
-            None, None, None, *x_grads, None, None,
-            *(
-                product.by_weight(grad, x[:-1], matrix) if needed else None
-                for grad, x, matrix, needed in (
-                    (p_grads[0], operand, weight, ctx.needs_input_grad[7]),
-                    (p_grads[1], operands, weights, ctx.needs_input_grad[8]),
-                )
-            ),
-            *(None if bias is None else sum_of_rows(grad).float() for grad in p_grads),
-            *by_state,
-        )  # fmt: skip
+    def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final_cell: Tensor) -> Any:
+        saved, setting = ctx.saved_tensors, ctx.setting
+        a, rest = Inputs(*saved[:10]), saved[16:]
+        needed = ctx.needs_input_grad[1:]
+        with without_autocast(a.weight):
+            if needs_reference(out_mean, out_var, *final_cell):
+                grads = out_mean, out_var, *final_cell
+                return None, *differentiate(reference_of(setting), a, needed, grads)
+            half = len(rest) // 2
+            products = list(rest[:half]), list(rest[half:])
+            history = _History._make((*saved[10:16], *products, ctx.plan))
+            out_mean, out_var = as_rows(out_mean), as_rows(out_var)
+            return None, *_backward(setting, a, history, out_mean, out_var, final_cell, needed)
 
 
-def _plan(cell: Cell, product: Product, rows: int, size: int, weight: Tensor) -> Any:
-    """How all steps fit into one kernel, None where they do not: then each has its own."""
-    if cell.persistent is None or not isinstance(product, Matrix):
-        return None
-    if weight.dtype == torch.bfloat16 and not weight.is_cuda:
-        return None  # Triton's interpreter multiplies the bits of bfloat16
-    if rows * size > _SMALL and weight.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None  # launches cost nothing in a graph, and a library's large products are better
-    return cell.persistent.plan(rows, size, weight.device)
+def without_autocast(weight: Tensor) -> AbstractContextManager[Any]:
+    """Where a kernel's own products run: their dtypes are chosen already."""
+    device = weight.device.type
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
 
 
-def _forward_by_step(
-    cell: Cell, product: Product, order: range, keep: bool, x: Pair, prepared: Pair,
-    biases: tuple[Tensor | None, Tensor | None], first: tuple[Tensor, ...],
-    states: tuple[Tensor, ...], operand: Tensor, operands: Tensor,
-) -> list[Tensor]:  # fmt: skip
-    """Fills `states`, `operand` and `operands`; gives the products if they are to be kept."""
-    size = states[0].shape[-1]
-    rows = states[0][0].numel() // size
-    rounded = operand is not states[0]
-    for part, value in zip(states, first, strict=True):
-        part[0] = value
-    if rounded:
-        operand[0] = first[0]
-    operands[0] = torch.cat([first[0] ** 2, first[1]], -1)
-    # Taken apart once: indexing at every step would cost as much as a small step itself.
-    x_means, x_vars = x[0].unbind(0), x[1].unbind(0)
-    each_state = list(zip(*(part.unbind(0) for part in states), strict=True))
-    each_operand, each_operands = operand.unbind(0), operands.unbind(0)
-    products: list[Tensor] = []
-    for k, t in enumerate(order):
-        p_mean = product.forward(each_operand[k], prepared[0])
-        p_var = product.forward(each_operands[k], prepared[1])
-        cell.forward(
-            x_means[t], x_vars[t], p_mean, p_var, *biases, *each_state[k], *each_state[k + 1],
-            each_operand[k + 1] if rounded else None, each_operands[k + 1], rows=rows, size=size,
-        )  # fmt: skip
-        if keep:
-            products += (p_mean, p_var)
-    return products
+def is_differentiated(a: Inputs) -> bool:
+    return torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in a)
 
 
-def _backward_by_step(
-    cell: Cell, product: Product, order: range, x: Pair, products: list[Tensor], weights: Pair,
-    biases: tuple[Tensor | None, Tensor | None], states: list[Tensor], operand: Tensor,
-    operands: Tensor, out: Pair, x_grads: Pair, p_grads: Pair | None, carried: list[Tensor],
-) -> Pair:  # fmt: skip
-    """Fills `x_grads`, `p_grads` and `carried`; gives the gradients of the first operands.
+def _copied(part: Tensor, original: Tensor) -> Tensor:
+    """A tensor of its own memory, copied only if it is not one already."""
+    shares = part.untyped_storage().data_ptr() == original.untyped_storage().data_ptr()
+    return part.clone() if shares else part
+
+
+def reference_of(setting: Setting) -> Any:
+    """The outputs of a scan as a function of its inputs, by torch's own operations."""
+
+    def outputs_of(*tensors: Any) -> list[Tensor]:
+        a = Inputs(*tensors)
+        hidden = PreparedMap(setting.product, a.weight, a.weight_moments, a.bias, a.bias_var)
+        state: tuple[Moments, ...] = (Moments(a.h_mean, a.h_var),)
+        if a.c_mean is not None and a.c_var is not None:
+            state += (Moments(a.c_mean, a.c_var),)
+        x = Moments(a.x_mean.float(), a.x_var.float())
+        output, final, _ = reference_scan(setting.cell, hidden, x, state, setting.steps)
+        return [*output, *(part for moments in final[1:] for part in moments)]
+
+    return outputs_of
+
+
+def make_inputs(
+    inputs: Moments, state: tuple[Moments, ...], prepared: Prepared, steps: Steps
+) -> Inputs:
+    """Everything as kernels read it.
 
     Args:
-        p_grads: None where they are `x_grads`
+        inputs: (T, *batch, gates H), or (rows, gates H) if lengths differ
+        state: (*batch, H) each
     """
-    size = states[0].shape[-1]
-    rows = states[0][0].numel() // size
-    by_product, by_products = torch.zeros_like(operand[0]), torch.zeros_like(operands[0])
-    for k in reversed(range(len(order))):
-        t = order[k]
-        of_x = x_grads[0][t], x_grads[1][t]
-        of_p = of_x if p_grads is None else (p_grads[0][k], p_grads[1][k])
-        cell.backward(
-            x[0][t], x[1][t], products[2 * k], products[2 * k + 1], *biases,
-            *(part[k] for part in states), states[0][k + 1], out[0][t], out[1][t],
-            by_product, by_products, *of_x, *((None, None) if p_grads is None else of_p), *carried,
-            rows=rows, size=size,
-        )  # fmt: skip
-        by_product = product.by_input(of_p[0], operand[k], weights[0])
-        by_products = product.by_input(of_p[1], operands[k], weights[1])
-    return by_product, by_products
+    h, *cells = state
+    batch = h.shape[:-1] or torch.Size([1])
+    rows = sum(steps.batch_sizes), *batch[1:]
+    x_mean, x_var = (as_rows(part).view(*rows, part.shape[-1]) for part in inputs)
+    parts = [as_rows(part.float()).view(*batch, part.shape[-1]) for m in (h, *cells) for part in m]
+    weights = prepared.weight, prepared.weight_moments, prepared.bias, prepared.bias_var
+    padding = [None] * (4 - len(parts))
+    return Inputs._make((x_mean, x_var, *weights, *parts, *padding))
+
+
+def restore(
+    mean: Tensor, var: Tensor, cells: Any, inputs: Moments, state: tuple[Moments, ...],
+    steps: Steps, dtype: torch.dtype, differentiable: bool,
+) -> tuple[Moments, tuple[Moments, ...]]:  # fmt: skip
+    """Output rows and final cells in the layout of the inputs, and the final state."""
+    batch = state[0].shape[:-1]
+    output = Moments(mean, var).to(dtype)
+    ends = [steps.final(part) for part in output]
+    if differentiable:
+        ends = [_copied(part, whole) for part, whole in zip(ends, output, strict=True)]
+        ends += [part.to(dtype) for part in cells]
+    else:
+        # In one piece of memory of their own, which is one copy; detached, because torch lets
+        # nobody write to a view that was made without gradients.
+        joined = torch.stack([*ends, *(part.to(dtype) for part in cells)])
+        ends = [joined[k].detach() for k in range(len(joined))]
+    ends = [part.view(*batch, part.shape[-1]) for part in ends]
+    shape = *inputs.shape[:-1], mean.shape[-1]
+    final = tuple(Moments(*ends[k : k + 2]) for k in range(0, len(ends), 2))
+    return Moments(output.mean.view(shape), output.var.view(shape)), final
 
 
 def kernel_scan(
-    cell: Cell,
-    inputs: Moments,
-    state: tuple[Moments, ...],
-    hidden: Affine,
-    product: Product,
-    reverse: bool,
+    setting: Setting, inputs: Moments, state: tuple[Moments, ...], dtype: torch.dtype
 ) -> tuple[Moments, tuple[Moments, ...]]:
     """`scan` of a step for Gaussian moments and the exact rule.
 
     Args:
-        inputs: (T, *batch, gates H)
+        inputs: (T, *batch, gates H), or (rows, gates H) if lengths differ
         state: (*batch, H) each
-        hidden: H -> gates H, as products or convolutions
+        dtype: of the results
 
     Returns:
-        the state after every step (T, *batch, H), and the final state
+        the state after every step, laid out as the inputs, and the final state
     """
-    low, steps = product_dtype(hidden.weight), inputs.shape[0]
-    order = range(steps - 1, -1, -1) if reverse else range(steps)
-    weight = hidden.keep(("weight", low), lambda: hidden.weight.to(low))
-    weights = weight, hidden.joined(low)
-    rows = state[0].mean.numel() // state[0].shape[-1]
-    prepared = hidden.keep(
-        (type(product), low), lambda: [product.prepare(weight, rows) for weight in weights]
-    )
-    biases = hidden.keep(
-        "biases",
-        lambda: [
-            None if bias is None else as_rows(bias.float())
-            for bias in (hidden.bias, hidden.bias_var)
-        ],
-    )
-    arguments = (
-        as_rows(inputs.mean), as_rows(inputs.var), *prepared, *weights, *biases,
-        *(as_rows(part) for moments in state for part in moments),
-    )  # fmt: skip
-    keep = torch.is_grad_enabled() and any(
-        argument is not None and argument.requires_grad for argument in arguments
-    )
-    dtype = result_dtype(hidden.weight)
-    if not keep:
-        plan, states, *rounded, _ = _run(cell, product, order, False, *arguments)
-        parts = rounded if plan is not None and dtype == low else states[:2]
-        # Detached, because torch lets nobody write to a view that was made without gradients.
-        mean, var = (part[1:].flip(0) if reverse else part[1:].detach() for part in parts)
-        output = Moments(mean, var).to(dtype)
-        end = output[0 if reverse else -1]
-        last = torch.stack([end.mean, end.var, *(part[-1].to(dtype) for part in states[2:])])
-        ends = [last[k].detach() for k in range(len(states))]
-        return output, tuple(Moments(*ends[k : k + 2]) for k in range(0, len(ends), 2))
-    mean, var, *others = _Scan.apply(cell, product, order, *arguments)
-    output = Moments(mean, var).to(dtype)
-    end = output[0 if reverse else -1]
-    final = [Moments(end.mean.clone(), end.var.clone())]
-    if cell.has_cell:
-        final.append(Moments(*others).to(dtype))
-    return output, tuple(final)
+    steps, a = setting.steps, make_inputs(inputs, state, setting.prepared, setting.steps)
+    differentiable = is_differentiated(a)
+    if differentiable:
+        mean, var, *cells = _Scan.apply(setting, *a)
+    else:
+        history = _run(setting, a, keep=False)
+        means, variances = history.h_mean, history.h_var
+        if history.plan is not None and dtype == a.weight.dtype:
+            means, variances = history.operand_mean, history.operand_moments
+        mean, var = (steps.after(part).detach() for part in (means, variances))
+        cells = [
+            steps.final_of(part) for part in (history.c_mean, history.c_var) if part is not None
+        ]
+    return restore(mean, var, cells, inputs, state, steps, dtype, differentiable)

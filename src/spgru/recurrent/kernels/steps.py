@@ -1,100 +1,107 @@
-"""One step of any cell as a kernel of its own, for products that a library does."""
+"""Which rows every step of a sequence works on, and where they lie in memory.
+
+Sequences are sorted by falling length, as torch packs them, so the step at time t works on the
+first `batch_sizes[t]` sequences. States lie one after the other in a buffer of slots: slot 0 is
+the state before the first step, slot k + 1 the state after step k. A step reads the first rows of
+a slot and writes the first rows of the next one. From the first time to the last, rows fall away;
+in the other direction sequences join, each with its initial state.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from spgru.recurrent.kernels.layout import load_gates, load_state, store_state
-
-__all__ = ["Launch", "launch_backward", "launch_forward", "place"]
-
-_BLOCK = 256
+__all__ = ["Steps"]
 
 
-class Launch:
-    """A kernel as a function of tensors."""
+class Steps:
+    """The steps of sequences of equal or falling lengths, in the order in which they are run.
 
-    def __init__(self, kernel: Any, **constants: Any) -> None:
-        self.kernel, self.constants = kernel, constants
+    Args:
+        batch_sizes: sequences at every time, never rising
+        reverse: from the last time to the first
+    """
 
-    def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None:
-        assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
-        count = rows * size
-        # Triton launches on the current device, which need not be that of the tensors.
-        with torch.cuda.device_of(tensors[0]):
-            self.kernel[(triton.cdiv(count, _BLOCK),)](
-                *tensors, count, size, _BLOCK, **self.constants
-            )
+    def __init__(self, batch_sizes: list[int], reverse: bool) -> None:
+        self.batch_sizes, self.reverse = batch_sizes, reverse
+        self.count = len(batch_sizes)
+        self.times = range(self.count - 1, -1, -1) if reverse else range(self.count)
+        """the time of every step"""
+        self.sizes = batch_sizes[::-1] if reverse else batch_sizes
+        """sequences that every step works on"""
+        self.sequences = batch_sizes[0]
+        self.are_equal = batch_sizes[-1] == batch_sizes[0]
+        self.slots = [self.sizes[0], *map(max, pairwise(self.sizes)), self.sizes[-1]]
+        """sequences in every slot"""
+        self.total = sum(self.slots)
 
+    @cached_property
+    def _slot_starts(self) -> Tensor:
+        return torch.tensor([0, *accumulate(self.slots)])
 
-@triton.jit
-def place(count, size: tl.constexpr, block: tl.constexpr):
-    """Which units this program takes: row, column and mask."""
-    flat = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    return flat // size, flat % size, flat < count
+    def _rows(self, starts: Tensor, sizes: list[int], device: torch.device) -> Tensor:
+        """The places starts[k], starts[k] + 1, ... of sizes[k] rows each."""
+        counts = torch.tensor(sizes)
+        before = counts.cumsum(0) - counts
+        places = torch.repeat_interleave(starts - before, counts) + torch.arange(sum(sizes))
+        return places.to(device, non_blocking=True)
 
+    def _last_times(self) -> Tensor:
+        """Of every sequence, (B,)."""
+        sequence = torch.arange(self.sequences)
+        return (torch.tensor(self.batch_sizes)[:, None] > sequence).sum(0) - 1
 
-@triton.jit
-def _forward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
-    new_mean, new_var, new_c_mean, new_c_var, operand, operands,
-    count, size: tl.constexpr, block: tl.constexpr, step: tl.constexpr, gates: tl.constexpr,
-):  # fmt: skip
-    row, column, mask = place(count, size, block)
-    state = step(
-        load_gates(x_mean, None, row, column, mask, gates, size),
-        load_gates(x_var, None, row, column, mask, gates, size),
-        load_gates(p_mean, bias, row, column, mask, gates, size),
-        load_gates(p_var, bias_var, row, column, mask, gates, size),
-        load_state(h_mean, h_var, c_mean, c_var, row, column, mask, size),
-    )
-    store_state(
-        new_mean, new_var, new_c_mean, new_c_var, operand, operands, row, column, mask, state,
-        size, joined=True,
-    )  # fmt: skip
+    def put_initial(self, buffer: Tensor, initial: Tensor) -> None:
+        """The initial state (B, ...) where each sequence starts in the buffer of slots."""
+        if self.are_equal or not self.reverse:
+            buffer[: self.sequences] = initial
+            return
+        first_step = self.count - 1 - self._last_times()
+        places = self._slot_starts[first_step] + torch.arange(self.sequences)
+        buffer.index_copy_(0, places.to(buffer.device, non_blocking=True), initial.to(buffer.dtype))
 
+    def before(self, buffer: Tensor) -> Tensor:
+        """What every step reads, in the order of steps; (rows, ...)."""
+        if self.are_equal or self.reverse:
+            return buffer[: self.total - self.slots[-1]]
+        return buffer.index_select(0, self._rows(self._slot_starts[:-2], self.sizes, buffer.device))
 
-@triton.jit
-def _backward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
-    out_mean, out_var, by_product, by_products,
-    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, carried_mean, carried_var,
-    count, size: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
-):  # fmt: skip
-    row, column, mask = place(count, size, block)
-    step(
-        x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
-        out_mean, out_var, by_product, by_products,
-        x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, carried_mean, carried_var,
-        row, column, mask, size,
-    )  # fmt: skip
+    def after(self, buffer: Tensor) -> Tensor:
+        """What every step wrote, in the order of time; (rows, ...). A view where it can be one."""
+        if not self.reverse:
+            return buffer[self.sequences :]
+        if self.are_equal:
+            shape = self.count + 1, self.sequences, *buffer.shape[1:]
+            return buffer.view(shape)[1:].flip(0).flatten(0, 1)
+        starts = self._slot_starts[1:-1].flip(0)
+        return buffer.index_select(0, self._rows(starts, self.batch_sizes, buffer.device))
 
+    def final(self, after: Tensor) -> Tensor:
+        """The last of `after` of every sequence, (B, ...)."""
+        if self.reverse:
+            return after[: self.sequences]
+        if self.are_equal:
+            return after[len(after) - self.sequences :]
+        starts = torch.tensor([0, *accumulate(self.batch_sizes)])
+        places = starts[self._last_times()] + torch.arange(self.sequences)
+        return after.index_select(0, places.to(after.device, non_blocking=True))
 
-def launch_forward(step: Any, gates: int, has_cell: bool) -> Any:
-    """The kernel of a step for `spgru.recurrent.kernels.scan`."""
-    launch = Launch(_forward, step=step, gates=gates)
-    if has_cell:
-        return launch
-    none = None, None
+    def final_of(self, buffer: Tensor) -> Tensor:
+        """The last state of every sequence in a buffer of slots, (B, ...)."""
+        if self.reverse:
+            return buffer[self.total - self.sequences :]
+        return self.final(self.after(buffer))
 
-    def without_cell(*tensors: Tensor | None, rows: int, size: int) -> None:
-        launch(*tensors[:8], *none, *tensors[8:10], *none, *tensors[10:], rows=rows, size=size)
+    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Of (rows, ...) in the order of time, the part of every time."""
+        parts: Any = rows.split(self.batch_sizes)
+        return tuple(parts)
 
-    return without_cell
-
-
-def launch_backward(step: Any, has_cell: bool) -> Any:
-    """The kernel of its adjoint."""
-    launch = Launch(_backward, step=step)
-    if has_cell:
-        return launch
-
-    def without_cell(*tensors: Tensor | None, rows: int, size: int) -> None:
-        launch(*tensors[:8], None, None, *tensors[8:], rows=rows, size=size)
-
-    return without_cell
+    def split_slots(self, buffer: Tensor) -> tuple[Tensor, ...]:
+        parts: Any = buffer.split(self.slots)
+        return tuple(parts)

@@ -1,12 +1,14 @@
 /* One step of GRU, LSTM and RNN on a CPU, forward and backward, and the moments they need.
 
-   The formulas are those of the Triton kernels beside this folder; constants come from
-   spgru.functional.activation, in a header that the loader writes above this text. Everything works
-   on blocks of units small enough for the first cache, in loops that a compiler turns into vector
-   instructions: no calls, no branches that depend on a unit. */
+   The formulas are those of the Triton kernels in the folder beside this one; constants come from
+   spgru.functional.activation, in a header that library.py writes above this text. functions.py
+   declares every function that is not static. Everything works on blocks of units small enough for
+   the level-1 cache, in loops that a compiler turns into vector instructions: no calls, no branches
+   that depend on a unit. */
 
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 #define BLOCK 64
 /* so that the loop around it can become vector instructions */
@@ -27,7 +29,8 @@ static inline float pick(int condition, float a, float b) {
 /* exp(x) for x <= 0, to rounding; what float32 cannot hold becomes its smallest number. */
 static inline float exp_negative(float x) {
     x = pick(x < -87.0f, -87.0f, x);
-    int whole = (int)(x * 1.44269504f - 0.5f);
+    /* NaN has no whole number; it stays NaN in `rest` */
+    int whole = (int)pick(x == x, x * 1.44269504f - 0.5f, 0.0f);
     float rest = x - (float)whole * 0.693359375f + (float)whole * 2.12194440e-4f;
     float value = 1.0f / 5040.0f;
     value = value * rest + 1.0f / 720.0f;
@@ -37,7 +40,7 @@ static inline float exp_negative(float x) {
     value = value * rest + 0.5f;
     value = value * rest + 1.0f;
     value = value * rest + 1.0f;
-    union { int bits; float power; } scale = {(whole + 127) << 23};
+    union { unsigned bits; float power; } scale = {(unsigned)(whole + 127) << 23};
     return value * scale.power;
 }
 
@@ -175,8 +178,9 @@ static inline void logistic_with_slopes(int n, const float *mean, const float *v
 }
 
 /* Every function below does `rows` rows of `size` units. The products x (with the input) and p (with
-   the state) lie as (rows, gates size), what the next products take as (rows, size) and (rows, 2 size).
-   `at` is the place of a unit in its row of gates, `flat` that of a unit among all. */
+   the state) lie as (rows, gates size); operand_moments, [mean^2, var] for the next products, as
+   (rows, 2 size). `at` is the place of a unit in its row of gates, `flat` its place among all units,
+   `pair` its place in the moments. */
 #define FOR_BLOCKS(gates)                                                                          \
     long chunks = (size + BLOCK - 1) / BLOCK, tasks = rows * chunks;                               \
     _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")             \
@@ -188,9 +192,9 @@ static inline void logistic_with_slopes(int n, const float *mean, const float *v
 #define END_BLOCKS }
 
 /* scale * (x + p + bias) of one gate */
-static inline void summed(int n, long gate, long first, const float *x, const float *p,
-                          const float *bias, float scale, float *out) {
-    for (int j = 0; j < n; j++) out[j] = x[gate + j] + p[gate + j];
+static inline void summed(int n, const float *x, const float *p, const float *bias, long first,
+                          float scale, float *out) {
+    for (int j = 0; j < n; j++) out[j] = x[j] + p[j];
     if (bias) for (int j = 0; j < n; j++) out[j] += bias[first + j];
     if (scale != 1.0f) for (int j = 0; j < n; j++) out[j] *= scale;
 }
@@ -202,12 +206,12 @@ static inline void shifted(int n, long gate, long first, const float *p, const f
 
 /* Gradient of a new state: from outside, and from W h, W.var h^2, (W.var + W^2) h.var after. */
 static inline void incoming(int n, long flat, long pair, long size, const float *out_mean,
-                            const float *out_var, const float *new_mean, const float *by_product,
-                            const float *by_products, float *by_mean, float *by_var) {
+                            const float *out_var, const float *new_mean, const float *by_operand_mean,
+                            const float *by_operand_moments, float *by_mean, float *by_var) {
     for (int j = 0; j < n; j++) {
-        by_mean[j] = out_mean[flat + j] + by_product[flat + j]
-                     + 2.0f * new_mean[flat + j] * by_products[pair + j];
-        by_var[j] = out_var[flat + j] + by_products[pair + size + j];
+        by_mean[j] = out_mean[flat + j] + by_operand_mean[flat + j]
+                     + 2.0f * new_mean[flat + j] * by_operand_moments[pair + j];
+        by_var[j] = out_var[flat + j] + by_operand_moments[pair + size + j];
     }
 }
 
@@ -218,15 +222,44 @@ static inline float product_var(float a, float a_var, float b, float b_var) {
 typedef const float *restrict in;
 typedef float *restrict out;
 
-void gru_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
-                 out new_mean, out new_var, out operands, long rows, long size, long threads) {
+/* The arguments of a step and of its adjoint; c is the cell of an LSTM, NULL for the others. bias may
+   be NULL, and p_mean_grad and p_var_grad where they would equal x_mean_grad and x_var_grad. carried
+   is the gradient that the state (of an LSTM, the cell) after the step has from the update after;
+   then that of the state before. */
+#define FORWARD                                                                                    \
+    in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,           \
+    in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,                 \
+    out operand_moments, long rows, long size, long threads
+#define BACKWARD                                                                                   \
+    in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,           \
+    in c_mean, in c_var, in new_mean, in out_mean, in out_var, in by_operand_mean,                 \
+    in by_operand_moments, out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,       \
+    out carried_mean, out carried_var, long rows, long size, long threads
+
+/* h' = (1 - z) c + z h from centred z and half of c, and the moments for the next products */
+static inline void update(int n, long flat, long pair, long size, const float *z, const float *zv,
+                          const float *c, const float *cv, in h_mean, in h_var, out new_mean,
+                          out new_var, out operand_moments) {
+    for (int j = 0; j < n; j++) {
+        float zj = z[j] + 0.5f, cj = 2.0f * c[j], cvj = 4.0f * cv[j], hv = h_var[flat + j];
+        float difference = h_mean[flat + j] - cj, mean = cj + zj * difference;
+        float var = (1.0f - zj) * (1.0f - zj) * cvj + zj * zj * hv
+                    + zv[j] * (cvj + hv + difference * difference);
+        new_mean[flat + j] = mean;
+        new_var[flat + j] = var;
+        operand_moments[pair + j] = mean * mean;
+        operand_moments[pair + size + j] = var;
+    }
+}
+
+void gru_forward(FORWARD) {
     FOR_BLOCKS(3)
         block m, v, r, rv, z, zv, c, cv, pc, pcv;
-        summed(n, at, first, x_mean, p_mean, bias, 1.0f, m);
-        summed(n, at, first, x_var, p_var, bias_var, 1.0f, v);
+        summed(n, x_mean + at, p_mean + at, bias, first, 1.0f, m);
+        summed(n, x_var + at, p_var + at, bias_var, first, 1.0f, v);
         logistic(n, m, v, r, rv);
-        summed(n, at + size, first + size, x_mean, p_mean, bias, 1.0f, m);
-        summed(n, at + size, first + size, x_var, p_var, bias_var, 1.0f, v);
+        summed(n, x_mean + at + size, p_mean + at + size, bias, first + size, 1.0f, m);
+        summed(n, x_var + at + size, p_var + at + size, bias_var, first + size, 1.0f, v);
         logistic(n, m, v, z, zv);
         shifted(n, at + 2 * size, first + 2 * size, p_mean, bias, pc);
         shifted(n, at + 2 * size, first + 2 * size, p_var, bias_var, pcv);
@@ -236,31 +269,19 @@ void gru_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var,
             v[j] = 4.0f * (x_var[at + 2 * size + j] + product_var(reset, rv[j], pc[j], pcv[j]));
         }
         logistic(n, m, v, c, cv);
-        for (int j = 0; j < n; j++) {
-            float zj = z[j] + 0.5f, cj = 2.0f * c[j], cvj = 4.0f * cv[j], hv = h_var[flat + j];
-            float difference = h_mean[flat + j] - cj, mean = cj + zj * difference;
-            float var = (1.0f - zj) * (1.0f - zj) * cvj + zj * zj * hv
-                        + zv[j] * (cvj + hv + difference * difference);
-            new_mean[flat + j] = mean;
-            new_var[flat + j] = var;
-            operands[pair + j] = mean * mean;
-            operands[pair + size + j] = var;
-        }
+        update(n, flat, pair, size, z, zv, c, cv, h_mean, h_var, new_mean, new_var, operand_moments);
     END_BLOCKS
 }
 
-void gru_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
-                  in new_mean, in out_mean, in out_var, in by_product, in by_products,
-                  out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,
-                  out h_mean_grad, out h_var_grad, long rows, long size, long threads) {
+void gru_backward(BACKWARD) {
     FOR_BLOCKS(3)
         block m, v, pc, pcv, by_mean, by_var;
         slopes r, z, c;
-        summed(n, at, first, x_mean, p_mean, bias, 1.0f, m);
-        summed(n, at, first, x_var, p_var, bias_var, 1.0f, v);
+        summed(n, x_mean + at, p_mean + at, bias, first, 1.0f, m);
+        summed(n, x_var + at, p_var + at, bias_var, first, 1.0f, v);
         logistic_with_slopes(n, m, v, &r);
-        summed(n, at + size, first + size, x_mean, p_mean, bias, 1.0f, m);
-        summed(n, at + size, first + size, x_var, p_var, bias_var, 1.0f, v);
+        summed(n, x_mean + at + size, p_mean + at + size, bias, first + size, 1.0f, m);
+        summed(n, x_var + at + size, p_var + at + size, bias_var, first + size, 1.0f, v);
         logistic_with_slopes(n, m, v, &z);
         shifted(n, at + 2 * size, first + 2 * size, p_mean, bias, pc);
         shifted(n, at + 2 * size, first + 2 * size, p_var, bias_var, pcv);
@@ -270,12 +291,12 @@ void gru_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var
             v[j] = 4.0f * (x_var[at + 2 * size + j] + product_var(reset, r.var[j], pc[j], pcv[j]));
         }
         logistic_with_slopes(n, m, v, &c);
-        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_product, by_products, by_mean,
+        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
                  by_var);
         for (int j = 0; j < n; j++) {
             float hv = h_var[flat + j], rj = r.value[j] + 0.5f, zj = z.value[j] + 0.5f;
             float cj = 2.0f * c.value[j], cv = 4.0f * c.var[j], zv = z.var[j];
-            float bm = by_mean[j] + h_mean_grad[flat + j], bv = by_var[j] + h_var_grad[flat + j];
+            float bm = by_mean[j] + carried_mean[flat + j], bv = by_var[j] + carried_var[flat + j];
             float difference = h_mean[flat + j] - cj;
             float by_difference = bm * zj + 2.0f * bv * zv * difference, by_c = bm - by_difference;
             float by_cv = bv * ((1.0f - zj) * (1.0f - zj) + zv);
@@ -297,22 +318,20 @@ void gru_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var
             x_var_grad[at + 2 * size + j] = by_xcv;
             p_mean_grad[at + 2 * size + j] = by_xc * rj + 2.0f * by_xcv * r.var[j] * pc[j];
             p_var_grad[at + 2 * size + j] = by_xcv * (r.var[j] + rj * rj);
-            h_mean_grad[flat + j] = by_difference;
-            h_var_grad[flat + j] = bv * (zj * zj + zv);
+            carried_mean[flat + j] = by_difference;
+            carried_var[flat + j] = bv * (zj * zj + zv);
         }
     END_BLOCKS
 }
 
-void lstm_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
-                  in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,
-                  out operands, long rows, long size, long threads) {
+void lstm_forward(FORWARD) {
     FOR_BLOCKS(4)
         block m, v, value[4], var[4], t, tv;
         for (int k = 0; k < 4; k++) {
             /* the candidate's tanh is a logistic of twice its argument */
             float scale = k == 2 ? 2.0f : 1.0f;
-            summed(n, at + k * size, first + k * size, x_mean, p_mean, bias, scale, m);
-            summed(n, at + k * size, first + k * size, x_var, p_var, bias_var, scale * scale, v);
+            summed(n, x_mean + at + k * size, p_mean + at + k * size, bias, first + k * size, scale, m);
+            summed(n, x_var + at + k * size, p_var + at + k * size, bias_var, first + k * size, scale * scale, v);
             logistic(n, m, v, value[k], var[k]);
         }
         for (int j = 0; j < n; j++) {
@@ -331,24 +350,20 @@ void lstm_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var
             float spread = product_var(o, var[3][j], 2.0f * t[j], 4.0f * tv[j]);
             new_mean[flat + j] = mean;
             new_var[flat + j] = spread;
-            operands[pair + j] = mean * mean;
-            operands[pair + size + j] = spread;
+            operand_moments[pair + j] = mean * mean;
+            operand_moments[pair + size + j] = spread;
         }
     END_BLOCKS
 }
 
-void lstm_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean,
-                   in h_var, in c_mean, in c_var, in new_mean, in out_mean, in out_var,
-                   in by_product, in by_products, out x_mean_grad, out x_var_grad, out p_mean_grad,
-                   out p_var_grad, out c_mean_grad, out c_var_grad, long rows, long size,
-                   long threads) {
+void lstm_backward(BACKWARD) {
     FOR_BLOCKS(4)
         block m, v, by_mean, by_var, by[4], by_v[4];
         slopes s[4], t;
         for (int k = 0; k < 4; k++) {
             float scale = k == 2 ? 2.0f : 1.0f;
-            summed(n, at + k * size, first + k * size, x_mean, p_mean, bias, scale, m);
-            summed(n, at + k * size, first + k * size, x_var, p_var, bias_var, scale * scale, v);
+            summed(n, x_mean + at + k * size, p_mean + at + k * size, bias, first + k * size, scale, m);
+            summed(n, x_var + at + k * size, p_var + at + k * size, bias_var, first + k * size, scale * scale, v);
             logistic_with_slopes(n, m, v, &s[k]);
         }
         for (int j = 0; j < n; j++) {
@@ -358,7 +373,7 @@ void lstm_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_va
                            + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j]));
         }
         logistic_with_slopes(n, m, v, &t);
-        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_product, by_products, by_mean,
+        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
                  by_var);
         for (int j = 0; j < n; j++) {
             float i = s[0].value[j] + 0.5f, f = s[1].value[j] + 0.5f, o = s[3].value[j] + 0.5f;
@@ -367,8 +382,8 @@ void lstm_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_va
             float tm = 2.0f * t.value[j], tv = 4.0f * t.var[j];
             float c = c_mean[flat + j], cv = c_var[flat + j], bm = by_mean[j], bv = by_var[j];
             float by_t = bm * o + 2.0f * bv * ov * tm, by_tv = bv * (ov + o * o);
-            float by_c = c_mean_grad[flat + j] + 4.0f * by_t * t.by_mean[j] + 8.0f * by_tv * t.var_by_mean[j];
-            float by_cv = c_var_grad[flat + j] + 8.0f * by_t * t.by_var[j] + 16.0f * by_tv * t.var_by_var[j];
+            float by_c = carried_mean[flat + j] + 4.0f * by_t * t.by_mean[j] + 8.0f * by_tv * t.var_by_mean[j];
+            float by_cv = carried_var[flat + j] + 8.0f * by_t * t.by_var[j] + 16.0f * by_tv * t.var_by_var[j];
             by[0][j] = by_c * g + 2.0f * by_cv * i * gv;
             by_v[0][j] = by_cv * (gv + g * g);
             by[1][j] = by_c * c + 2.0f * by_cv * f * cv;
@@ -377,8 +392,8 @@ void lstm_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_va
             by_v[2][j] = 4.0f * by_cv * (iv + i * i);
             by[3][j] = bm * tm + 2.0f * bv * o * tv;
             by_v[3][j] = bv * (tv + tm * tm);
-            c_mean_grad[flat + j] = by_c * f + 2.0f * by_cv * fv * c;
-            c_var_grad[flat + j] = by_cv * (fv + f * f);
+            carried_mean[flat + j] = by_c * f + 2.0f * by_cv * fv * c;
+            carried_var[flat + j] = by_cv * (fv + f * f);
         }
         for (int k = 0; k < 4; k++) {
             float scale = k == 2 ? 2.0f : 1.0f;
@@ -386,47 +401,259 @@ void lstm_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_va
             for (int j = 0; j < n; j++) {
                 float mean = scale * (by[k][j] * s[k].by_mean[j] + by_v[k][j] * s[k].var_by_mean[j]);
                 float var = scale * scale * (by[k][j] * s[k].by_var[j] + by_v[k][j] * s[k].var_by_var[j]);
-                x_mean_grad[gate + j] = p_mean_grad[gate + j] = mean;
-                x_var_grad[gate + j] = p_var_grad[gate + j] = var;
+                x_mean_grad[gate + j] = mean;
+                x_var_grad[gate + j] = var;
+                if (p_mean_grad) p_mean_grad[gate + j] = mean;
+                if (p_var_grad) p_var_grad[gate + j] = var;
             }
         }
     END_BLOCKS
 }
 
-void rnn_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
-                 out new_mean, out new_var, out operands, long rows, long size, long threads) {
+void rnn_forward(FORWARD) {
     FOR_BLOCKS(1)
         block m, v, t, tv;
-        summed(n, at, first, x_mean, p_mean, bias, 2.0f, m);
-        summed(n, at, first, x_var, p_var, bias_var, 4.0f, v);
+        summed(n, x_mean + at, p_mean + at, bias, first, 2.0f, m);
+        summed(n, x_var + at, p_var + at, bias_var, first, 4.0f, v);
         logistic(n, m, v, t, tv);
         for (int j = 0; j < n; j++) {
             float mean = 2.0f * t[j], var = 4.0f * tv[j];
             new_mean[flat + j] = mean;
             new_var[flat + j] = var;
-            operands[pair + j] = mean * mean;
-            operands[pair + size + j] = var;
+            operand_moments[pair + j] = mean * mean;
+            operand_moments[pair + size + j] = var;
         }
     END_BLOCKS
 }
 
-void rnn_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,
-                  in new_mean, in out_mean, in out_var, in by_product, in by_products,
-                  out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,
-                  out h_mean_grad, out h_var_grad, long rows, long size, long threads) {
+void rnn_backward(BACKWARD) {
     FOR_BLOCKS(1)
         block m, v, by_mean, by_var;
         slopes t;
-        summed(n, at, first, x_mean, p_mean, bias, 2.0f, m);
-        summed(n, at, first, x_var, p_var, bias_var, 4.0f, v);
+        summed(n, x_mean + at, p_mean + at, bias, first, 2.0f, m);
+        summed(n, x_var + at, p_var + at, bias_var, first, 4.0f, v);
         logistic_with_slopes(n, m, v, &t);
-        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_product, by_products, by_mean,
+        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
                  by_var);
         for (int j = 0; j < n; j++) {
             float mean = 4.0f * by_mean[j] * t.by_mean[j] + 8.0f * by_var[j] * t.var_by_mean[j];
             float var = 8.0f * by_mean[j] * t.by_var[j] + 16.0f * by_var[j] * t.var_by_var[j];
-            x_mean_grad[at + j] = p_mean_grad[at + j] = mean;
-            x_var_grad[at + j] = p_var_grad[at + j] = var;
+            x_mean_grad[at + j] = mean;
+            x_var_grad[at + j] = var;
+            if (p_mean_grad) p_mean_grad[at + j] = mean;
+            if (p_var_grad) p_var_grad[at + j] = var;
         }
     END_BLOCKS
+}
+
+/* The GRU that resets the state before the product, in two halves with a product between them. p is
+   (rows, 2 size), of r and z; q (rows, size), the product with the reset state r h. */
+
+/* Gates and reset state; z_mean is centred, z - 1/2. */
+void reset_before_gates_forward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var,
+                                in h_mean, in h_var, out z_mean, out z_var, out reset_mean,
+                                out reset_moments, long rows, long size, long threads) {
+    FOR_BLOCKS(3)
+        block m, v, r, rv, z, zv;
+        summed(n, x_mean + at, p_mean + pair, bias, first, 1.0f, m);
+        summed(n, x_var + at, p_var + pair, bias_var, first, 1.0f, v);
+        logistic(n, m, v, r, rv);
+        summed(n, x_mean + at + size, p_mean + pair + size, bias, first + size, 1.0f, m);
+        summed(n, x_var + at + size, p_var + pair + size, bias_var, first + size, 1.0f, v);
+        logistic(n, m, v, z, zv);
+        for (int j = 0; j < n; j++) {
+            float rj = r[j] + 0.5f, h = h_mean[flat + j], mean = rj * h;
+            z_mean[flat + j] = z[j];
+            z_var[flat + j] = zv[j];
+            reset_mean[flat + j] = mean;
+            reset_moments[pair + j] = mean * mean;
+            reset_moments[pair + size + j] = product_var(rj, rv[j], h, h_var[flat + j]);
+        }
+    END_BLOCKS
+}
+
+/* Candidate and new state. */
+void reset_before_update_forward(in x_mean, in x_var, in q_mean, in q_var, in bias, in bias_var,
+                                 in z_mean, in z_var, in h_mean, in h_var, out new_mean, out new_var,
+                                 out operand_moments, long rows, long size, long threads) {
+    FOR_BLOCKS(3)
+        block m, v, c, cv;
+        long gate = at + 2 * size;
+        summed(n, x_mean + gate, q_mean + flat, bias, first + 2 * size, 2.0f, m);
+        summed(n, x_var + gate, q_var + flat, bias_var, first + 2 * size, 4.0f, v);
+        logistic(n, m, v, c, cv);
+        update(n, flat, pair, size, z_mean + flat, z_var + flat, c, cv, h_mean, h_var, new_mean,
+               new_var, operand_moments);
+    END_BLOCKS
+}
+
+/* The adjoint of the second half, and of z. */
+void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q_mean, in q_var,
+                                  in bias, in bias_var, in h_mean, in h_var, in new_mean, in out_mean,
+                                  in out_var, in by_operand_mean, in by_operand_moments,
+                                  out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,
+                                  out q_mean_grad, out q_var_grad, out carried_mean, out carried_var,
+                                  long rows, long size, long threads) {
+    FOR_BLOCKS(3)
+        block m, v, by_mean, by_var;
+        slopes z, c;
+        long gate = at + 2 * size;
+        summed(n, x_mean + at + size, p_mean + pair + size, bias, first + size, 1.0f, m);
+        summed(n, x_var + at + size, p_var + pair + size, bias_var, first + size, 1.0f, v);
+        logistic_with_slopes(n, m, v, &z);
+        summed(n, x_mean + gate, q_mean + flat, bias, first + 2 * size, 2.0f, m);
+        summed(n, x_var + gate, q_var + flat, bias_var, first + 2 * size, 4.0f, v);
+        logistic_with_slopes(n, m, v, &c);
+        incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean,
+                 by_operand_moments, by_mean, by_var);
+        for (int j = 0; j < n; j++) {
+            float hv = h_var[flat + j], zj = z.value[j] + 0.5f, zv = z.var[j];
+            float cj = 2.0f * c.value[j], cv = 4.0f * c.var[j];
+            float bm = by_mean[j] + carried_mean[flat + j], bv = by_var[j] + carried_var[flat + j];
+            float difference = h_mean[flat + j] - cj;
+            float by_difference = bm * zj + 2.0f * bv * zv * difference, by_c = bm - by_difference;
+            float by_cv = bv * ((1.0f - zj) * (1.0f - zj) + zv);
+            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
+            float by_zv = bv * (cv + hv + difference * difference);
+            x_mean_grad[gate + j] = q_mean_grad[flat + j] =
+                4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
+            x_var_grad[gate + j] = q_var_grad[flat + j] =
+                8.0f * by_c * c.by_var[j] + 16.0f * by_cv * c.var_by_var[j];
+            x_mean_grad[at + size + j] = p_mean_grad[pair + size + j] =
+                by_z * z.by_mean[j] + by_zv * z.var_by_mean[j];
+            x_var_grad[at + size + j] = p_var_grad[pair + size + j] =
+                by_z * z.by_var[j] + by_zv * z.var_by_var[j];
+            carried_mean[flat + j] = by_difference;
+            carried_var[flat + j] = bv * (zj * zj + zv);
+        }
+    END_BLOCKS
+}
+
+/* The adjoint of the first half without z; adds to carried. */
+void reset_before_gates_backward(in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var,
+                                 in h_mean, in h_var, in by_reset_mean, in by_reset_moments,
+                                 out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,
+                                 out carried_mean, out carried_var, long rows, long size,
+                                 long threads) {
+    FOR_BLOCKS(3)
+        block m, v;
+        slopes r;
+        summed(n, x_mean + at, p_mean + pair, bias, first, 1.0f, m);
+        summed(n, x_var + at, p_var + pair, bias_var, first, 1.0f, v);
+        logistic_with_slopes(n, m, v, &r);
+        for (int j = 0; j < n; j++) {
+            float rj = r.value[j] + 0.5f, rv = r.var[j], h = h_mean[flat + j], hv = h_var[flat + j];
+            float bm = by_reset_mean[flat + j] + 2.0f * rj * h * by_reset_moments[pair + j];
+            float bv = by_reset_moments[pair + size + j];
+            float by_r = bm * h + 2.0f * bv * rj * hv, by_rv = bv * (hv + h * h);
+            x_mean_grad[at + j] = p_mean_grad[pair + j] =
+                by_r * r.by_mean[j] + by_rv * r.var_by_mean[j];
+            x_var_grad[at + j] = p_var_grad[pair + j] =
+                by_r * r.by_var[j] + by_rv * r.var_by_var[j];
+            carried_mean[flat + j] += bm * rj + 2.0f * bv * rv * h;
+            carried_var[flat + j] += bv * (rv + rj * rj);
+        }
+    END_BLOCKS
+}
+
+/* A whole step with its products, for batches so small that calling a library costs more. */
+
+#define LANES 16
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+
+static inline lanes load(const float *from) {
+    lanes value;
+    memcpy(&value, from, sizeof(value)); /* wherever it lies */
+    return value;
+}
+
+static inline float total(lanes value) {
+    float parts[LANES];
+    memcpy(parts, &value, sizeof(value));
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++) parts[lane] += parts[lane + half];
+    return parts[0];
+}
+
+/* W x and W.var x^2 + (W.var + W^2) x.var of `outputs` rows of W; x_var may be NULL for 0. */
+static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, in weight,
+                     in weight_var, in bias, in bias_var, out p_mean, out p_var) {
+    long whole = inputs - inputs % LANES;
+    for (long row = 0; row < rows; row++)
+        for (long o = 0; o < outputs; o++) {
+            const float *x = x_mean + row * inputs, *xv = x_var ? x_var + row * inputs : NULL;
+            const float *w = weight + o * inputs, *wv = weight_var + o * inputs;
+            lanes means = {0}, vars = {0};
+            if (xv)
+                for (long i = 0; i < whole; i += LANES) {
+                    lanes a = load(x + i), b = load(w + i), spread = load(xv + i);
+                    means += a * b;
+                    vars += load(wv + i) * (a * a + spread) + b * b * spread;
+                }
+            else
+                for (long i = 0; i < whole; i += LANES) {
+                    lanes a = load(x + i);
+                    means += a * load(w + i);
+                    vars += load(wv + i) * (a * a);
+                }
+            float mean = total(means), var = total(vars);
+            for (long i = whole; i < inputs; i++) {
+                float a = x[i], spread = xv ? xv[i] : 0.0f;
+                mean += a * w[i];
+                var += wv[i] * (a * a + spread) + w[i] * w[i] * spread;
+            }
+            p_mean[row * outputs + o] = mean + (bias ? bias[o] : 0.0f);
+            p_var[row * outputs + o] = var + (bias_var ? bias_var[o] : 0.0f);
+        }
+}
+
+/* x is the input itself here, (rows, inputs), and scratch has (4 gates + 4) rows size numbers. */
+#define WHOLE_STEP                                                                                 \
+    in x_mean, in x_var, in input_weight, in input_weight_var, in input_bias, in input_bias_var,   \
+    in weight, in weight_var, in bias, in bias_var, in h_mean, in h_var, in c_mean, in c_var,      \
+    out new_mean, out new_var, out new_c_mean, out new_c_var, out scratch, long rows, long inputs, \
+    long size
+
+#define PRODUCTS(gates, hidden_gates)                                                              \
+    long width = (gates) * size * rows;                                                            \
+    float *x_p = scratch, *x_p_var = x_p + width, *p = x_p_var + width, *p_var = p + width;        \
+    float *rest = p_var + width;                                                                   \
+    multiply(rows, inputs, (gates) * size, x_mean, x_var, input_weight, input_weight_var,          \
+             input_bias, input_bias_var, x_p, x_p_var);                                            \
+    multiply(rows, size, (hidden_gates) * size, h_mean, h_var, weight, weight_var, NULL, NULL, p,  \
+             p_var);
+
+void gru_step(WHOLE_STEP) {
+    PRODUCTS(3, 3)
+    gru_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
+                new_var, new_c_mean, new_c_var, rest, rows, size, 1);
+}
+
+void lstm_step(WHOLE_STEP) {
+    PRODUCTS(4, 4)
+    lstm_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
+                 new_var, new_c_mean, new_c_var, rest, rows, size, 1);
+}
+
+void rnn_step(WHOLE_STEP) {
+    PRODUCTS(1, 1)
+    rnn_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
+                new_var, new_c_mean, new_c_var, rest, rows, size, 1);
+}
+
+void gru_reset_before_step(WHOLE_STEP) {
+    PRODUCTS(3, 2)
+    long units = rows * size, used = 2 * size * size;
+    float *z = rest, *z_var = z + units, *moments = z_var + units;
+    /* the third gate's part of p is free: the reset state, and in p_var its variance */
+    float *reset = p + 2 * units, *reset_var = p_var + 2 * units;
+    reset_before_gates_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, z, z_var,
+                               reset, moments, rows, size, 1);
+    for (long row = 0; row < rows; row++)
+        for (long j = 0; j < size; j++)
+            reset_var[row * size + j] = moments[row * 2 * size + size + j];
+    multiply(rows, size, size, reset, reset_var, weight + used, weight_var + used, NULL, NULL, p,
+             p_var);
+    reset_before_update_forward(x_p, x_p_var, p, p_var, bias, bias_var, z, z_var, h_mean, h_var,
+                                new_mean, new_var, moments, rows, size, 1);
 }

@@ -1,4 +1,8 @@
-"""Compile `cells.c` for this machine, once, and call it."""
+"""Compile `cells.c` for this machine, keep the result, and load it.
+
+The compiled file is code that this process will run, so it is read only from a folder and a file
+that belong to this user and that nobody else can write to, and only if its checksum is right.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,30 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from spgru.functional import activation
 from spgru.functional.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
 
-__all__ = ["CompileError", "Function", "obstacle"]
+__all__ = ["CompileError", "load", "obstacle", "platform_obstacle"]
 
 _FLAGS = (
     "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
     "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
 _SOURCE = Path(__file__).with_name("cells.c")
+# A slow machine takes some seconds; a compiler that waits for something would wait forever.
+_TIME_LIMIT = 120.0
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class CompileError(RuntimeError):
-    """The machine's compiler refused."""
+    """There is no compiler, or it failed."""
 
 
 def _header() -> str:
@@ -61,20 +66,37 @@ def _header() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compiler() -> str | None:
-    named = shlex.split(os.environ.get("CC", ""))
-    return shutil.which(named[0]) if named else shutil.which("gcc") or shutil.which("cc")
+def source() -> str:
+    """The whole C text."""
+    return _header() + _SOURCE.read_text()
+
+
+def _compiler() -> list[str]:
+    """The command of the C compiler: all words of CC, else gcc or cc."""
+    words = shlex.split(os.environ.get("CC", ""))
+    for command in [words] if words else [["gcc"], ["cc"]]:
+        found = shutil.which(command[0])
+        if found is not None:
+            return [found, *command[1:]]
+    if words:
+        raise CompileError(f"CC names {words[0]!r}, which is no program here; install or unset it")
+    raise CompileError("there is no C compiler, install gcc or name one in CC")
+
+
+def platform_obstacle() -> str | None:
+    """Why this kind of machine has no compiled kernels."""
+    system = platform.system()
+    return None if system == "Linux" else f"it is made for Linux, and this is {system}"
 
 
 @cache
 def obstacle() -> str | None:
     """Why the functions cannot be had here, None once they are compiled and loaded."""
-    if platform.system() != "Linux":
-        return f"it is made for Linux, and this is {platform.system()}"
-    if _compiler() is None:
-        return "there is no C compiler, install gcc or name one in CC"
+    found = platform_obstacle()
+    if found is not None:
+        return found
     try:
-        _library()
+        load()
     except (CompileError, OSError, RuntimeError) as error:  # the last: there is no home folder
         return str(error)
     return None
@@ -87,62 +109,99 @@ def _processor() -> str:
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    text = _header() + _SOURCE.read_text()
-    compiler = _compiler()
-    assert compiler is not None
-    key = hashlib.sha256("\n".join((text, compiler, *_FLAGS, _processor())).encode()).hexdigest()
-    cache_root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(cache_root) / "spgru" / f"cells-{key[:16]}.so"
-    if not path.exists():
-        _compile(compiler, text, path)
-    return ctypes.CDLL(str(path))
+def load() -> ctypes.CDLL:
+    """The compiled functions."""
+    text, compiler = source(), _compiler()
+    key = hashlib.sha256("\n".join((text, *compiler, *_FLAGS, _processor())).encode()).hexdigest()
+    name = f"cells-{key[:16]}.so"
+    try:
+        folder = _cache_folder()
+    except OSError as error:
+        warnings.warn(
+            f"spgru compiles its kernels anew in every process: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        with tempfile.TemporaryDirectory(prefix="spgru-") as private:  # mode 0700
+            return _load_from(Path(private), name, compiler, text)
+    return _load_from(folder, name, compiler, text)
 
 
-def _compile(compiler: str, text: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _load_from(folder: Path, name: str, compiler: list[str], text: str) -> ctypes.CDLL:
+    path = folder / name
+    library = _open(path)
+    if library is None:
+        compile_into(path, compiler, text)
+        library = _open(path)
+    if library is None:
+        raise CompileError(f"{path} was damaged while it was compiled")
+    return library
+
+
+def _cache_folder() -> Path:
+    """The folder of compiled files; OSError if others could put something into it."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "spgru"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if not folder.is_symlink():
+        folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(folder, os.lstat(folder), stat.S_ISDIR, "folder")
+    return folder
+
+
+def _check_private(path: Path, found: os.stat_result, is_kind: object, kind: str) -> None:
+    """OSError unless this user alone can have written what lies there."""
+    if not is_kind(found.st_mode):  # type: ignore[operator]
+        raise OSError(f"{path} is no {kind} of its own (a link?); remove it")
+    if found.st_uid != os.getuid():
+        raise OSError(f"{path} belongs to user {found.st_uid}, not to you; remove it")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OSError(f"{path} can be written to by others; run chmod go-w on it")
+
+
+def _open(path: Path) -> ctypes.CDLL | None:
+    """The library at this path, None if it is not there, not ours alone, or damaged."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with os.fdopen(file, "rb") as opened:
+        try:
+            _check_private(path, os.fstat(file), stat.S_ISREG, "file")
+        except OSError:
+            return None
+        content, digest = _parted(opened.read())
+        if hashlib.sha256(content).digest() != digest:
+            return None
+        # The very file that was checked, whatever lies at the path by now.
+        return ctypes.CDLL(f"/proc/self/fd/{file}")
+
+
+def _parted(data: bytes) -> tuple[bytes, bytes]:
+    """A compiled file, and the checksum that `compile_into` puts at its end."""
+    return data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+
+
+def compile_into(path: Path, compiler: list[str], text: str) -> None:
+    """Compile the C text; the file appears at once and whole, replacing what was there."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        source, built = Path(folder) / "cells.c", Path(folder) / "cells.so"
-        source.write_text(text)
-        command = [compiler, *_FLAGS, str(source), "-o", str(built), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        written, built = Path(folder) / "cells.c", Path(folder) / "cells.so"
+        written.write_text(text)
+        command = [*compiler, *_FLAGS, str(written), "-o", str(built), "-lm"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_TIME_LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(
+                f"{shlex.join(compiler)} took longer than {_TIME_LIMIT:.0f} seconds"
+            ) from None
         if done.returncode:
             raise CompileError(
-                f"{compiler} could not compile the kernels ({done.stderr.strip()[-500:]})"
+                f"{shlex.join(compiler)} could not compile the kernels "
+                f"({done.stderr.strip()[-500:]})"
             )
-        # At once, so that another process never sees half of it.
+        content = built.read_bytes()
+        built.write_bytes(content + hashlib.sha256(content).digest())
+        built.chmod(0o700)
         built.replace(path)
-
-
-class _Process:
-    is_forked = False
-
-    @classmethod
-    def fork(cls) -> None:
-        cls.is_forked = True
-
-
-os.register_at_fork(after_in_child=_Process.fork)
-
-
-class Function:
-    """A function of `cells.c`: tensors as pointers, None as a null pointer, then whole numbers."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._call: Any = None
-
-    def __call__(self, *tensors: Tensor | None, rows: int, size: int) -> None:
-        assert all(
-            tensor is None or (tensor.dtype is torch.float32 and tensor.is_contiguous())
-            for tensor in tensors
-        )
-        if self._call is None:
-            call = getattr(_library(), self.name)
-            call.restype = None
-            call.argtypes = [ctypes.c_void_p] * len(tensors) + [ctypes.c_long] * 3
-            self._call = call
-        # A thread costs more than a small step, and a forked process has none to wake.
-        threads = 1 if rows * size <= 2048 or _Process.is_forked else torch.get_num_threads()
-        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        self._call(*pointers, rows, size, threads)

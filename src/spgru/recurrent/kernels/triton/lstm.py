@@ -9,18 +9,18 @@ import triton
 import triton.language as tl
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
-from spgru.recurrent.kernels.layout import (
+from spgru.recurrent.kernels.scan import CellKernels
+from spgru.recurrent.kernels.triton.layout import (
     incoming,
     load_gate,
     load_product,
     load_unit,
     store_gate,
 )
-from spgru.recurrent.kernels.persistent import Persistent
-from spgru.recurrent.kernels.scan import Cell
-from spgru.recurrent.kernels.steps import launch_backward, launch_forward
+from spgru.recurrent.kernels.triton.persistent import Persistent
+from spgru.recurrent.kernels.triton.step import step_kernels
 
-__all__ = ["LSTM"]
+__all__ = ["KERNELS"]
 
 
 @triton.jit
@@ -58,13 +58,14 @@ def _forward(x, x_var, p, p_var, state):
 def _backward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
     new_mean,  # as it came out
-    out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
+    out_mean, out_var,  # gradients from outside
+    by_operand_mean, by_operand_moments,  # and from the step after
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
-    c_mean_grad, c_var_grad,  # of the new cell; then of the old one
+    carried_mean, carried_var,  # of the new cell; then of the old one
     row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
     by_mean, by_var = incoming(
-        out_mean, out_var, new_mean, by_product, by_products, row, column, mask, size
+        out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, row, column, mask, size
     )
     i, iv, i_m, i_v, iv_m, iv_v = logistic_with_slopes(
         _summed(x_mean, p_mean, bias, row, column, mask, 0, size),
@@ -100,16 +101,16 @@ def _backward(
     by_t = by_mean * o + 2 * by_var * ov * t
     by_tv = by_var * (ov + o * o)
     # tanh(X) = 2 (sigmoid(2X) - 1/2): factors 2 and 4 on either side.
-    by_c = load_unit(c_mean_grad, row, column, mask, size) + 4 * by_t * t_m + 8 * by_tv * tv_m
-    by_cv = load_unit(c_var_grad, row, column, mask, size) + 8 * by_t * t_v + 16 * by_tv * tv_v
+    by_c = load_unit(carried_mean, row, column, mask, size) + 4 * by_t * t_m + 8 * by_tv * tv_m
+    by_cv = load_unit(carried_var, row, column, mask, size) + 8 * by_t * t_v + 16 * by_tv * tv_v
     by_f = by_c * c + 2 * by_cv * f * cv
     by_fv = by_cv * (cv + c * c)
     by_i = by_c * g + 2 * by_cv * i * gv
     by_iv = by_cv * (gv + g * g)
     by_g = by_c * i + 2 * by_cv * iv * g
     by_gv = by_cv * (iv + i * i)
-    store_gate(c_mean_grad, row, column, mask, by_c * f + 2 * by_cv * fv * c, 0, 1, size)
-    store_gate(c_var_grad, row, column, mask, by_cv * (fv + f * f), 0, 1, size)
+    store_gate(carried_mean, row, column, mask, by_c * f + 2 * by_cv * fv * c, 0, 1, size)
+    store_gate(carried_var, row, column, mask, by_cv * (fv + f * f), 0, 1, size)
 
     by_xi = by_i * i_m + by_iv * iv_m
     by_xf = by_f * f_m + by_fv * fv_m
@@ -138,10 +139,8 @@ def _backward(
         store_gate(p_var_grad, row, column, mask, by_xo_var, 3, 4, size)
 
 
-LSTM = Cell(
-    launch_forward(_forward, gates=4, has_cell=True),
-    launch_backward(_backward, has_cell=True),
-    gates=4,
+KERNELS = CellKernels(
+    *step_kernels(_forward, _backward, gates=4),
     has_cell=True,
     one_gradient=True,
     persistent=Persistent(_forward, _backward, gates=4),

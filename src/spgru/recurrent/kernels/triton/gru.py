@@ -9,18 +9,18 @@ import triton
 import triton.language as tl
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
-from spgru.recurrent.kernels.layout import (
+from spgru.recurrent.kernels.scan import CellKernels
+from spgru.recurrent.kernels.triton.layout import (
     incoming,
     load_gates,
     load_state,
     load_unit,
     store_gate,
 )
-from spgru.recurrent.kernels.persistent import Persistent
-from spgru.recurrent.kernels.scan import Cell
-from spgru.recurrent.kernels.steps import launch_backward, launch_forward
+from spgru.recurrent.kernels.triton.persistent import Persistent
+from spgru.recurrent.kernels.triton.step import step_kernels
 
-__all__ = ["GRU"]
+__all__ = ["KERNELS"]
 
 
 @triton.jit
@@ -48,9 +48,10 @@ def _forward(x, x_var, p, p_var, state):
 def _backward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
     new_mean,  # as it came out
-    out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
+    out_mean, out_var,  # gradients from outside
+    by_operand_mean, by_operand_moments,  # and from the step after
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
-    h_mean_grad, h_var_grad,  # from the update after; then of the update here
+    carried_mean, carried_var,  # from the update after; then of the update here
     row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
     xr, xz, xc = load_gates(x_mean, None, row, column, mask, 3, size)
@@ -59,10 +60,10 @@ def _backward(
     pr_var, pz_var, pc_var = load_gates(p_var, bias_var, row, column, mask, 3, size)
     h, hv = load_state(h_mean, h_var, None, None, row, column, mask, size)
     by_mean, by_var = incoming(
-        out_mean, out_var, new_mean, by_product, by_products, row, column, mask, size
+        out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, row, column, mask, size
     )
-    by_mean += load_unit(h_mean_grad, row, column, mask, size)
-    by_var += load_unit(h_var_grad, row, column, mask, size)
+    by_mean += load_unit(carried_mean, row, column, mask, size)
+    by_var += load_unit(carried_var, row, column, mask, size)
 
     r, rv, r_m, r_v, rv_m, rv_v = logistic_with_slopes(xr + pr, xr_var + pr_var)
     z, zv, z_m, z_v, zv_m, zv_v = logistic_with_slopes(xz + pz, xz_var + pz_var)
@@ -103,14 +104,12 @@ def _backward(
     store_gate(p_var_grad, row, column, mask, by_xr_var, 0, 3, size)
     store_gate(p_var_grad, row, column, mask, by_xz_var, 1, 3, size)
     store_gate(p_var_grad, row, column, mask, by_pc_var, 2, 3, size)
-    store_gate(h_mean_grad, row, column, mask, by_difference, 0, 1, size)
-    store_gate(h_var_grad, row, column, mask, by_var * (z * z + zv), 0, 1, size)
+    store_gate(carried_mean, row, column, mask, by_difference, 0, 1, size)
+    store_gate(carried_var, row, column, mask, by_var * (z * z + zv), 0, 1, size)
 
 
-GRU = Cell(
-    launch_forward(_forward, gates=3, has_cell=False),
-    launch_backward(_backward, has_cell=False),
-    gates=3,
+KERNELS = CellKernels(
+    *step_kernels(_forward, _backward, gates=3),
     has_cell=False,
     one_gradient=False,
     persistent=Persistent(_forward, _backward, gates=3),

@@ -72,14 +72,14 @@ def load_state(h_mean, h_var, c_mean, c_var, row, column, mask, size: tl.constex
 
 @triton.jit
 def store_state(
-    h_mean, h_var, c_mean, c_var, operand, operands, row, column, mask, state,
+    h_mean, h_var, c_mean, c_var, operand_mean, operand_moments, row, column, mask, state,
     size: tl.constexpr, joined: tl.constexpr,
 ):  # fmt: skip
     """A state in float32, and the next products' inputs where they are something else.
 
     Args:
-        operand: the mean, rounded
-        operands: [mean^2, var] if `joined`, else the variance, rounded
+        operand_mean: the mean, rounded
+        operand_moments: [mean^2, var] if `joined`, else the variance, rounded
     """
     mean, var = state[0], state[1]
     store_gate(h_mean, row, column, mask, mean, 0, 1, size)
@@ -87,26 +87,26 @@ def store_state(
     if c_mean is not None:
         store_gate(c_mean, row, column, mask, state[2], 0, 1, size)
         store_gate(c_var, row, column, mask, state[3], 0, 1, size)
-    if operand is not None:
-        store_gate(operand, row, column, mask, mean, 0, 1, size)
+    if operand_mean is not None:
+        store_gate(operand_mean, row, column, mask, mean, 0, 1, size)
     if joined:
-        store_gate(operands, row, column, mask, mean * mean, 0, 2, size)
-        store_gate(operands, row, column, mask, var, 1, 2, size)
-    elif operands is not None:
-        store_gate(operands, row, column, mask, var, 0, 1, size)
+        store_gate(operand_moments, row, column, mask, mean * mean, 0, 2, size)
+        store_gate(operand_moments, row, column, mask, var, 1, 2, size)
+    elif operand_moments is not None:
+        store_gate(operand_moments, row, column, mask, var, 0, 1, size)
 
 
 @triton.jit
 def incoming(
-    out_mean, out_var, new_mean, by_product, by_products, row, column, mask,
+    out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, row, column, mask,
     size: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a new state: from outside, and from W h, W.var h^2, (W.var + W^2) h.var after."""
     flat = row * size + column
-    both = by_products + row * 2 * size + column
+    both = by_operand_moments + row * 2 * size + column
     by_square = tl.load(both, mask, 0.0).to(tl.float32)
     by_mean = tl.load(out_mean + flat, mask, 0.0)
-    by_mean += tl.load(by_product + flat, mask, 0.0).to(tl.float32)
+    by_mean += tl.load(by_operand_mean + flat, mask, 0.0).to(tl.float32)
     by_mean += 2 * tl.load(new_mean + flat, mask, 0.0) * by_square
     by_var = tl.load(out_var + flat, mask, 0.0)
     by_var += tl.load(both + size, mask, 0.0).to(tl.float32)

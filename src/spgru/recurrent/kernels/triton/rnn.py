@@ -6,17 +6,17 @@ import triton
 import triton.language as tl
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
-from spgru.recurrent.kernels.layout import (
+from spgru.recurrent.kernels.scan import CellKernels
+from spgru.recurrent.kernels.triton.layout import (
     incoming,
     load_gate,
     load_product,
     store_gate,
 )
-from spgru.recurrent.kernels.persistent import Persistent
-from spgru.recurrent.kernels.scan import Cell
-from spgru.recurrent.kernels.steps import launch_backward, launch_forward
+from spgru.recurrent.kernels.triton.persistent import Persistent
+from spgru.recurrent.kernels.triton.step import step_kernels
 
-__all__ = ["RNN"]
+__all__ = ["KERNELS"]
 
 
 @triton.jit
@@ -29,9 +29,10 @@ def _forward(x, x_var, p, p_var, state):
 def _backward(
     x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
     new_mean,  # as it came out
-    out_mean, out_var, by_product, by_products,  # gradients from outside and from the step after
+    out_mean, out_var,  # gradients from outside
+    by_operand_mean, by_operand_moments,  # and from the step after
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
-    h_mean_grad, h_var_grad,  # stay 0: the old state acts through its products alone
+    carried_mean, carried_var,  # stay 0: the old state acts through its products alone
     row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
     x = load_gate(x_mean, row, column, mask, 0, 1, size)
@@ -39,7 +40,7 @@ def _backward(
     xv = load_gate(x_var, row, column, mask, 0, 1, size)
     xv += load_product(p_var, bias_var, row, column, mask, 0, 1, size)
     by_mean, by_var = incoming(
-        out_mean, out_var, new_mean, by_product, by_products, row, column, mask, size
+        out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, row, column, mask, size
     )
     _, _, t_m, t_v, tv_m, tv_v = logistic_with_slopes(2 * x, 4 * xv)
     by_x = 4 * by_mean * t_m + 8 * by_var * tv_m
@@ -51,10 +52,8 @@ def _backward(
         store_gate(p_var_grad, row, column, mask, by_xv, 0, 1, size)
 
 
-RNN = Cell(
-    launch_forward(_forward, gates=1, has_cell=False),
-    launch_backward(_backward, has_cell=False),
-    gates=1,
+KERNELS = CellKernels(
+    *step_kernels(_forward, _backward, gates=1),
     has_cell=False,
     one_gradient=True,
     persistent=Persistent(_forward, _backward, gates=1),

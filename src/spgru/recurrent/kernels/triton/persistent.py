@@ -18,12 +18,13 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from spgru.recurrent.kernels import planning
-from spgru.recurrent.kernels.layout import load_gates, load_state, store_state
-from spgru.recurrent.kernels.planning import Plan
+from spgru.recurrent.kernels.steps import Steps
+from spgru.recurrent.kernels.triton import planning
+from spgru.recurrent.kernels.triton.launch import Launcher
+from spgru.recurrent.kernels.triton.layout import load_gates, load_state, store_state
+from spgru.recurrent.kernels.triton.planning import Plan
 
 __all__ = ["Persistent"]
 
@@ -63,22 +64,22 @@ def _second_moment(w, w_var):
 
 @triton.jit
 def _load_weights(
-    weight, weights, first_unit, term,
+    weight, weight_moments, first_unit, term,
     size: tl.constexpr, gates: tl.constexpr, units: tl.constexpr,
 ):  # fmt: skip
     """W and W.var of all gates of some units, (terms, gates x units) filled up to a power of 2.
 
     Args:
         weight: (gates H, H)
-        weights: (gates H, 2 H), of which the first half is W.var; squares are quicker made than
-            read
+        weight_moments: (gates H, 2 H), of which the first half is W.var; W.var + W^2 is quicker
+            computed than read
         term: (terms, 1)
     """
     output = tl.arange(0, triton.next_power_of_2(gates) * units)[None, :]
     column = output // units * size + first_unit + output % units
     real = output < gates * units
     w = tl.load(weight + column * size + term, real, 0.0)
-    return w, tl.load(weights + column * 2 * size + term, real, 0.0)
+    return w, tl.load(weight_moments + column * 2 * size + term, real, 0.0)
 
 
 @triton.jit
@@ -93,7 +94,7 @@ def _add_products(h, hv, w, w_var, sums, precision: tl.constexpr):
 
 @triton.jit
 def _multiply(
-    mean, var, weight, weights, held_weights, p_mean, p_var, row, first_unit, rows,
+    mean, var, weight, weight_moments, held_weights, p_mean, p_var, row, first_unit, rows,
     size: tl.constexpr, stride: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr,
     units: tl.constexpr, inner: tl.constexpr, held: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
@@ -102,7 +103,7 @@ def _multiply(
     Args:
         mean: (rows, H)
         var: h.var, a row every `stride` numbers
-        weight, weights: see `_load_weights`
+        weight, weight_moments: see `_load_weights`
         held_weights: the first `held` terms of both, if `held` is not 0
     """
     padded: tl.constexpr = triton.next_power_of_2(gates) * units
@@ -120,7 +121,7 @@ def _multiply(
     for start in range(held, size, inner):
         h = tl.load(mean_at + start + i, here, 0.0, cache_modifier=".cg")
         hv = tl.load(var_at + start + i, here, 0.0, cache_modifier=".cg")
-        w, w_var = _load_weights(weight, weights, first_unit, start + j, size, gates, units)
+        w, w_var = _load_weights(weight, weight_moments, first_unit, start + j, size, gates, units)
         sums = _add_products(h, hv, w, w_var, sums, precision)
     if held > 0:
         w, w_var = held_weights
@@ -135,7 +136,8 @@ def _multiply(
 
 @triton.jit
 def _multiply_back(
-    mean_grad, var_grad, weight, weights, by_product, by_products, row, unit, rows,
+    mean_grad, var_grad, weight, weight_moments, by_operand_mean, by_operand_moments, row, unit,
+    rows,
     size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
     inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
@@ -143,7 +145,7 @@ def _multiply_back(
     width: tl.constexpr = gates * size
     i, j = tl.arange(0, inner)[None, :], tl.arange(0, inner)[:, None]
     here, grad_at = row < rows, row * width + i
-    weight_at, weights_at = weight + j * size + unit, weights + j * 2 * size + unit
+    weight_at, weight_moments_at = weight + j * size + unit, weight_moments + j * 2 * size + unit
     by_mean = tl.zeros((block_rows, units), tl.float32)
     by_square = tl.zeros((block_rows, units), tl.float32)
     by_var = tl.zeros((block_rows, units), tl.float32)
@@ -151,12 +153,12 @@ def _multiply_back(
         of_mean = tl.load(mean_grad + grad_at + start, here, 0.0, cache_modifier=".cg")
         of_var = tl.load(var_grad + grad_at + start, here, 0.0, cache_modifier=".cg")
         w = tl.load(weight_at + start * size)
-        w_var = tl.load(weights_at + start * 2 * size)
+        w_var = tl.load(weight_moments_at + start * 2 * size)
         by_mean = tl.dot(of_mean, w, by_mean, input_precision=precision)
         by_square = tl.dot(of_var, w_var, by_square, input_precision=precision)
         by_var = tl.dot(of_var, _second_moment(w, w_var), by_var, input_precision=precision)
-    tl.store(by_product + row * size + unit, by_mean, here)
-    both = by_products + row * 2 * size + unit
+    tl.store(by_operand_mean + row * size + unit, by_mean, here)
+    both = by_operand_moments + row * 2 * size + unit
     tl.store(both, by_square, here)
     tl.store(both + size, by_var, here)
 
@@ -164,11 +166,11 @@ def _multiply_back(
 @triton.jit
 def _forward(
     x_mean, x_var,  # (T, rows, gates H)
-    weight, weights, bias, bias_var,
+    weight, weight_moments, bias, bias_var,
     p_mean, p_var,  # (T, rows, gates H), or (1, rows, gates H) with p_step 0
     first_h_mean, first_h_var, first_c_mean, first_c_var,  # (rows, H)
-    h_mean, h_var, c_mean, c_var, operand,  # (T + 1, rows, H)
-    operands,  # (T + 1, rows, 2 H) if joined, else (T + 1, rows, H) or None
+    h_mean, h_var, c_mean, c_var, operand_mean,  # (T + 1, rows, H)
+    operand_moments,  # (T + 1, rows, 2 H) if joined, else (T + 1, rows, H) or None
     arrived, steps, first, direction, rows, p_step,
     size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr, joined: tl.constexpr,
     block_rows: tl.constexpr, units: tl.constexpr, inner: tl.constexpr, held: tl.constexpr,
@@ -184,7 +186,7 @@ def _forward(
         row, unit = _place(block, size, block_rows, units)
         mask = (row < rows) & (unit < size)
         store_state(
-            h_mean, h_var, c_mean, c_var, operand, operands, row, unit, mask,
+            h_mean, h_var, c_mean, c_var, operand_mean, operand_moments, row, unit, mask,
             load_state(first_h_mean, first_h_var, first_c_mean, first_c_var, row, unit, mask, size),
             size, joined,
         )  # fmt: skip
@@ -192,7 +194,7 @@ def _forward(
     held_weights = None
     if held > 0:  # on the chip from now on
         held_weights = _load_weights(
-            weight, weights, tl.program_id(0) % (size // units) * units,
+            weight, weight_moments, tl.program_id(0) % (size // units) * units,
             tl.arange(0, held)[:, None], size, gates, units,
         )  # fmt: skip
     k = tl.full((), 0, tl.int64)
@@ -214,13 +216,14 @@ def _forward(
                 None if c_var is None else c_var + before, row, unit, mask, size,
             )  # fmt: skip
             if joined:
-                var = operands + 2 * before + size
+                var = operand_moments + 2 * before + size
             else:
-                var = (h_var if operands is None else operands) + before
+                var = (h_var if operand_moments is None else operand_moments) + before
             _multiply(
-                (h_mean if operand is None else operand) + before, var, weight, weights,
-                held_weights, p_mean + p_at, p_var + p_at, row, block % (size // units) * units,
-                rows, size, 2 * size if joined else size, gates, block_rows, units, inner, held,
+                (h_mean if operand_mean is None else operand_mean) + before, var, weight,
+                weight_moments, held_weights, p_mean + p_at, p_var + p_at, row,
+                block % (size // units) * units, rows, size, 2 * size if joined else size,
+                gates, block_rows, units, inner, held,
                 precision,
             )  # fmt: skip
             # Threads of a program now read what others of it wrote: taking the sums apart by gates
@@ -233,8 +236,8 @@ def _forward(
                 h_mean + after, h_var + after,
                 None if c_mean is None else c_mean + after,
                 None if c_var is None else c_var + after,
-                None if operand is None else operand + after,
-                None if operands is None else operands + (2 if joined else 1) * after,
+                None if operand_mean is None else operand_mean + after,
+                None if operand_moments is None else operand_moments + (2 if joined else 1) * after,
                 row, unit, mask, state, size, joined,
             )  # fmt: skip
             block += programs
@@ -247,8 +250,8 @@ def _backward(
     bias, bias_var,
     h_mean, h_var, c_mean, c_var,  # (T + 1, rows, H)
     out_mean, out_var,  # (T, rows, H)
-    weight, weights,
-    by_product, by_products,  # (rows, H) and (rows, 2 H): 0, which is what the last step gets
+    weight, weight_moments,
+    by_operand_mean, by_operand_moments,  # (rows, H) and (rows, 2 H), 0 for the last step
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,  # (T, rows, gates H)
     carried_mean, carried_var,  # (rows, H)
     arrived, steps, first, direction, rows,
@@ -274,7 +277,7 @@ def _backward(
                 _multiply_back(
                     (x_mean_grad if p_mean_grad is None else p_mean_grad) + later,
                     (x_var_grad if p_var_grad is None else p_var_grad) + later,
-                    weight, weights, by_product, by_products, row, unit, rows,
+                    weight, weight_moments, by_operand_mean, by_operand_moments, row, unit, rows,
                     size, gates, block_rows, units, inner, precision,
                 )  # fmt: skip
                 tl.debug_barrier()
@@ -284,7 +287,8 @@ def _backward(
                     h_mean + before, h_var + before,
                     None if c_mean is None else c_mean + before,
                     None if c_var is None else c_var + before,
-                    h_mean + after, out_mean + out_at, out_var + out_at, by_product, by_products,
+                    h_mean + after, out_mean + out_at, out_var + out_at,
+                    by_operand_mean, by_operand_moments,
                     x_mean_grad + x_at, x_var_grad + x_at,
                     None if p_mean_grad is None else p_mean_grad + p_at,
                     None if p_var_grad is None else p_var_grad + p_at,
@@ -300,50 +304,69 @@ class Persistent:
     """Both kernels for one cell. They answer whether the chip could run them."""
 
     def __init__(self, forward: Any, backward: Any, gates: int) -> None:
-        self._steps, self._gates = (forward, backward), gates
+        self._forward_step, self._backward_step, self._gates = forward, backward, gates
 
     def plan(self, rows: int, size: int, device: torch.device) -> Plan | None:
         return planning.make_plan(rows, size, self._gates, device)
 
-    def forward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
-        """Tensors as those of `_forward`, up to `arrived`, and `joined`."""
+    def forward(self, plan: Plan, steps: Steps, keeps_products: bool, **tensors: Any) -> bool:
+        """Run `_forward`, whose tensors these are.
+
+        Args:
+            keeps_products: whether there is memory for the products of every step
+        """
+        x, h, weight = tensors["x_mean"], tensors["h_mean"], tensors["weight"]
+        size = h.shape[-1]
+        rows = h.numel() // size // (steps.count + 1)
         columns = triton.next_power_of_2(self._gates) * planning.UNITS
         inner = planning.inner_terms(weight, plan.rows, columns)
-        held = planning.held_terms(weight, plan, sizes["rows"], columns)
-        assert (weight.shape[-1] - held) % inner == 0
+        held = planning.held_terms(weight, plan, rows, columns)
+        if (size - held) % inner:
+            raise ValueError(f"{size - held} terms cannot be taken {inner} at a time")
+        numbers = {
+            "rows": rows, "size": size, "step": self._forward_step, "inner": inner,
+            "p_step": x.numel() // steps.count if keeps_products else 0, "joined": keeps_products,
+        }  # fmt: skip
         # Smaller chips have no room for weights that stay.
         return any(
-            self._launch(
-                _forward, self._steps[0], tensors, weight.device, plan, inner, held=terms, **sizes
-            )
+            self._launch(_launch_forward, plan, steps, tensors, {**numbers, "held": terms})
             for terms in dict.fromkeys((held, 0))
         )
 
-    def backward(self, *tensors: Tensor | None, weight: Tensor, plan: Plan, **sizes: Any) -> bool:
-        """Tensors as those of `_backward`, up to `arrived`."""
-        inner = planning.inner_terms(weight, plan.rows, planning.UNITS)
-        return self._launch(_backward, self._steps[1], tensors, weight.device, plan, inner, **sizes)
+    def backward(self, plan: Plan, steps: Steps, **tensors: Any) -> bool:
+        """Run `_backward`, whose tensors these are."""
+        h, weight = tensors["carried_mean"], tensors["weight"]
+        size = h.shape[-1]
+        numbers = {
+            "rows": h.numel() // size, "size": size, "step": self._backward_step,
+            "inner": planning.inner_terms(weight, plan.rows, planning.UNITS),
+        }  # fmt: skip
+        return self._launch(_launch_backward, plan, steps, tensors, numbers)
 
     def _launch(
-        self, kernel: Any, step: Any, tensors: tuple[Tensor | None, ...], device: torch.device,
-        plan: Plan, inner: int, order: range, rows: int, size: int, p_step: int | None = None,
-        **constants: Any,
+        self, launcher: Launcher, plan: Plan, steps: Steps, tensors: dict[str, Any],
+        numbers: dict[str, Any],
     ) -> bool:  # fmt: skip
-        assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
         # All programs start together or not at all: none waits for one that cannot come.
         options = {} if plan.programs == 1 else {"launch_cooperative_grid": True}
-        arrived = torch.zeros(-(-rows // plan.rows), dtype=torch.int32, device=device)
+        arrived = torch.zeros(
+            -(-numbers["rows"] // plan.rows), dtype=torch.int32, device=tensors["x_mean"].device
+        )
+        arguments = {
+            **tensors, **numbers, "arrived": arrived, "steps": steps.count,
+            "first": steps.times.start, "direction": steps.times.step, "gates": self._gates,
+            "block_rows": plan.rows, "units": planning.UNITS,
+            "precision": "ieee" if planning.exact() else "tf32",
+        }  # fmt: skip
         try:
-            with torch.cuda.device_of(arrived):
-                kernel[(plan.programs,)](
-                    *tensors, arrived, len(order), order.start, order.step, rows,
-                    *(() if p_step is None else (p_step,)),
-                    size=size, gates=self._gates, step=step,
-                    block_rows=plan.rows, units=planning.UNITS, inner=inner,
-                    precision="ieee" if planning.exact() else "tf32",
-                    num_warps=planning.warps(plan.rows, kernel is _backward),
-                    num_stages=planning.STAGES, **constants, **options,
-                )  # fmt: skip
+            launcher(
+                plan.programs, arguments,
+                num_warps=planning.warps(plan.rows, launcher is _launch_backward),
+                num_stages=planning.STAGES, **options,
+            )  # fmt: skip
         except OutOfResources:
             return False
         return True
+
+
+_launch_forward, _launch_backward = Launcher(_forward), Launcher(_backward)

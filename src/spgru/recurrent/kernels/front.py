@@ -1,0 +1,104 @@
+"""From a cell and its input to the kernels that run it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from spgru.functional import Affine
+from spgru.moments import Moments
+from spgru.recurrent.cell import Cell
+from spgru.recurrent.kernels.prepared import prepare, product_dtype, result_dtype
+from spgru.recurrent.kernels.products import StepProduct, step_product
+from spgru.recurrent.kernels.scan import Setting, kernel_scan
+from spgru.recurrent.kernels.steps import Steps
+from spgru.recurrent.scan import Trajectory
+
+__all__ = ["run"]
+
+
+@lru_cache(maxsize=128)
+def _equal_steps(count: int, sequences: int, reverse: bool) -> Steps:
+    return Steps([sequences] * count, reverse)
+
+
+def run(
+    backend: Literal["triton", "compiled"],
+    cell: Cell,
+    x: Any,
+    state: tuple[Any, ...],
+    input_map: Affine | None,
+    batch_sizes: list[int] | None,
+    reverse: bool,
+) -> Trajectory:
+    """`spgru.recurrent.run` for a case that has a kernel."""
+    if backend == "compiled":
+        dtype = result_dtype(cell.hidden.weight)
+        is_autocast = torch.is_autocast_enabled("cpu")
+        with torch.autocast("cpu", enabled=False) if is_autocast else nullcontext():
+            return _run_compiled(cell, x, state, input_map, batch_sizes, reverse, dtype)
+    from spgru.recurrent.kernels.triton import cells
+
+    inputs = x if input_map is None else input_map(x)
+    steps = _steps(inputs, state, batch_sizes, reverse)
+    product = _product(cell, pack=False)
+    if isinstance(inputs, Tensor):
+        from spgru.recurrent.kernels.triton.plain_gru import plain_gru_scan
+
+        plain, last = plain_gru_scan(cell, product, inputs, state[0], steps)
+        return Trajectory(plain, (last,), {})
+    weight = cell.hidden.weight
+    rows = state[0].mean.numel() // state[0].shape[-1]
+    prepared = prepare(cell.hidden, product, product_dtype(weight), rows)
+    setting = Setting(cells.KERNELS[cell.name], cell, product, steps, prepared)
+    return Trajectory(*kernel_scan(setting, inputs, state, result_dtype(weight)), {})
+
+
+def _run_compiled(
+    cell: Cell, x: Any, state: tuple[Any, ...], input_map: Affine | None,
+    batch_sizes: list[int] | None, reverse: bool, dtype: torch.dtype,
+) -> Trajectory:  # fmt: skip
+    """In float32, whatever the dtype of the layer: what comes in is converted once."""
+    from spgru.recurrent.kernels.native import cells
+    from spgru.recurrent.kernels.native.whole_step import whole_step
+    from spgru.recurrent.kernels.reset_before import reset_before_scan
+
+    if input_map is not None and x.dtype == torch.float32 == dtype and not torch.is_grad_enabled():
+        step = None
+        if x.shape[0] == 1 and batch_sizes is None:
+            step = whole_step(cell, input_map, x.shape[:-1].numel())
+        if step is not None:
+            final = step(x[0], state)
+            output = Moments(final[0].mean.clone(), final[0].var.clone()).unsqueeze(0)
+            return Trajectory(output, final, {})
+    x = x.to(torch.float32)
+    inputs = x if input_map is None else input_map.to(torch.float32)(x)
+    steps = _steps(inputs, state, batch_sizes, reverse)
+    product = _product(cell, pack=cell.name != "gru_reset_before")
+    rows = state[0].mean.numel() // state[0].shape[-1]
+    prepared = prepare(cell.hidden, product, torch.float32, rows)
+    if cell.name == "gru_reset_before":
+        setting = Setting(cells.RESET_BEFORE, cell, product, steps, prepared)
+        return Trajectory(*reset_before_scan(setting, inputs, state, dtype), {})
+    setting = Setting(cells.KERNELS[cell.name], cell, product, steps, prepared)
+    return Trajectory(*kernel_scan(setting, inputs, state, dtype), {})
+
+
+def _product(cell: Cell, pack: bool) -> StepProduct:
+    product = step_product(cell.hidden.product, cell.hidden.weight, pack)
+    if product is None:
+        raise ValueError(f"kernels cannot do products of the kind {type(cell.hidden.product)}")
+    return product
+
+
+def _steps(
+    inputs: Any, state: tuple[Any, ...], batch_sizes: list[int] | None, reverse: bool
+) -> Steps:
+    if batch_sizes is not None:
+        return Steps(batch_sizes, reverse)
+    h = state[0]
+    return _equal_steps(inputs.shape[0], h.shape[0] if h.ndim > 1 else 1, reverse)

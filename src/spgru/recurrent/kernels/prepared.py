@@ -1,0 +1,65 @@
+"""Weights in the forms that kernels read, made once and kept with the map they belong to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgru.functional import Affine
+from spgru.functional.kernels.rows import as_rows
+from spgru.recurrent.kernels.products import StepProduct
+
+__all__ = ["Prepared", "prepare", "product_dtype", "result_dtype"]
+
+
+class Prepared(NamedTuple):
+    """What a kernel reads of H -> gates H."""
+
+    weight: Tensor
+    """(gates H, H): W.mean"""
+    weight_moments: Tensor
+    """(gates H, 2 H): [W.var, W.var + W.mean^2], one product for both parts of the variance"""
+    packed_weight: Tensor
+    packed_moments: Tensor
+    """both in the form that the product's `forward` takes"""
+    bias: Tensor | None
+    """(gates H,), float32"""
+    bias_var: Tensor | None
+
+
+def prepare(hidden: Affine, product: StepProduct, dtype: torch.dtype, rows: int) -> Prepared:
+    """The map for products in this dtype of so many rows."""
+
+    def make() -> Prepared:
+        wide = hidden.to(torch.promote_types(hidden.weight.dtype, dtype))
+        if wide.weight_var is None:
+            raise ValueError("weights known exactly have no moments to prepare")
+        # Filters of a convolution keep their memory format.
+        weight = wide.weight.to(dtype)
+        weight = as_rows(weight) if weight.ndim == 2 else weight
+        second = wide.second_moment().to(dtype)
+        weight_moments = torch.cat((wide.weight_var.to(dtype), second), 1)
+        bias, bias_var = (
+            None if part is None else as_rows(part.float())
+            for part in (hidden.bias, hidden.bias_var)
+        )
+        packed_weight, packed_moments = (
+            product.pack(part, rows) for part in (weight, weight_moments)
+        )
+        return Prepared(weight, weight_moments, packed_weight, packed_moments, bias, bias_var)
+
+    result: Prepared = hidden.keep((Prepared, type(product), dtype), make)
+    return result
+
+
+def product_dtype(weight: Tensor) -> torch.dtype:
+    """What products are computed in: the weight's own dtype, or that of autocast."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def result_dtype(weight: Tensor) -> torch.dtype:
+    """What states come back in: float32 under autocast, else the dtype of the layer."""
+    return torch.float32 if torch.is_autocast_enabled(weight.device.type) else weight.dtype

@@ -1,0 +1,43 @@
+"""One step of a stream, without the work that a sequence needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgru.functional import Affine
+from spgru.moments import Moments
+from spgru.recurrent.backend import Backend, explain, run
+from spgru.recurrent.cell import Cell
+
+__all__ = ["single_step"]
+
+
+def single_step(
+    cell: Cell,
+    x: Tensor | Moments,
+    state: tuple[Any, ...],
+    input_map: Affine,
+    backend: Backend = "auto",
+) -> tuple[Any, ...]:
+    """The state after one step, each (*batch, H); `run` for a sequence of one step.
+
+    Small batches on a CPU without gradients are one call of C. It is fastest if `cell.hidden` and
+    `input_map` are the same objects at every step, as for frozen weights.
+
+    Args:
+        x: (*batch, I)
+        state: (*batch, H) each
+        input_map: I -> gates H
+    """
+    if not torch.is_grad_enabled() and explain(cell, x, state, backend).backend == "compiled":
+        from spgru.recurrent.kernels.native.whole_step import whole_step
+
+        step = None
+        if x.dtype is torch.float32:
+            step = whole_step(cell, input_map, x.shape[:-1].numel())
+        if step is not None:
+            return step(x, state)
+    return run(cell, x.unsqueeze(0), state, input_map=input_map, backend=backend).final
