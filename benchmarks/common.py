@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from spgru.training.provenance import provenance
+from spgru.runtime.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -10,7 +10,7 @@ from spgru.bench.problem import CELLS
 from spgru.bench.run import Settings
 from spgru.bench.shapes import Case, Shape, growth_cases, preset_cases
 from spgru.bench.timing import QUICK, Effort
-from spgru.training.distributed import choose_device
+from spgru.runtime.device import choose_device
 
 __all__ = ["make_settings"]
 

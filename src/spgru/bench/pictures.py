@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spgru.studies.pictures import new_figure
+from spgru.reporting.pictures import new_figure
 
 __all__ = ["save_growth", "save_times"]
 

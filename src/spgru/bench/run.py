@@ -20,9 +20,9 @@ from spgru.bench.contenders import OURS, Made, make_contenders
 from spgru.bench.problem import CELLS, Cell, Problem
 from spgru.bench.shapes import MODES, Case, Mode
 from spgru.bench.timing import Effort, take_turns
-from spgru.studies.memory import peak_bytes
-from spgru.training.provenance import provenance
-from spgru.training.step import multiplying
+from spgru.runtime.memory import peak_bytes
+from spgru.runtime.precision import float32_products
+from spgru.runtime.provenance import provenance
 
 __all__ = ["FIELDS", "Row", "Settings", "measure"]
 
@@ -113,7 +113,7 @@ def _prepared(settings: Settings) -> Iterator[None]:
         on_gpu = settings.device.type == "cuda"
         with (
             torch.cuda.device(settings.device) if on_gpu else nullcontext(),
-            multiplying("tf32" if settings.uses_tf32 else "float32"),
+            float32_products(settings.uses_tf32),
         ):
             yield
     finally:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from spgru.runtime.device import synchronize
+
 __all__ = ["Effort", "take_turns"]
 
 Work = Callable[[], object]
@@ -29,18 +31,13 @@ class Effort:
 QUICK = Effort(rounds=5, seconds=0.3, least=2, sample=1e-3)
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _seconds(work: Work, calls: int, device: torch.device) -> float:
     """Seconds of one call, in the mean over consecutive ones."""
-    _wait(device)
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(calls):
         work()
-    _wait(device)
+    synchronize(device)
     return (time.perf_counter() - start) / calls
 
 

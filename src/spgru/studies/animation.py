@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spgru.moments import Moments
-from spgru.studies.pictures import COLOURS
+from spgru.reporting.pictures import COLOURS
 
 __all__ = ["Clip", "save_animation"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from spgru.models import VideoModel
+from spgru.reporting.pictures import Cell, Line, Panel, new_figure, save_frames, save_panels
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled_report import curve, seeds_of
-from spgru.studies.pictures import Cell, Line, Panel, new_figure, save_frames, save_panels
 from spgru.studies.runs import Settings
 from spgru.studies.sequences import AXES, DEVIATIONS, FAMILIAR, Deviation, Pairs, path
 from spgru.studies.statistics import spread

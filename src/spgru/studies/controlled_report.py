@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spgru.reporting.markdown import bullets, count, figure, number, table, yes_no
 from spgru.studies.guesses import least_error
-from spgru.studies.markdown import bullets, count, figure, number, table, yes_no
 from spgru.studies.statistics import growth, mean, rises, spread
 from spgru.studies.study import Results, Row
 

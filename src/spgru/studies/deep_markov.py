@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spgru.reporting.markdown import bullets, figure, number, table, yes_no
+from spgru.reporting.pictures import Line, Panel, save_panels
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled import MODELS as CONTROLLED
 from spgru.studies.controlled_report import curve
 from spgru.studies.guesses import least_error, measure_guesses
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Line, Panel, save_panels
 from spgru.studies.prediction import compare, parameters, predict
 from spgru.studies.runs import Member, Settings, members
 from spgru.studies.sequences import AXES, DEVIATIONS, FAMILIAR, controlled_pairs

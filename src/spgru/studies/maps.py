@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from spgru.moments import Moments
+from spgru.reporting.markdown import bullets, figure, number, table, yes_no
+from spgru.reporting.pictures import Cell, Line, Panel, save_frames, save_panels
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled import MODELS, first_of
 from spgru.studies.controlled_pictures import SHOWN
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
 from spgru.studies.prediction import predict
 from spgru.studies.runs import Member, Settings, members
 from spgru.studies.sequences import Deviation, controlled_pairs

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgru.reporting.markdown import bullets, figure, number, table, yes_no
+from spgru.reporting.pictures import Cell, new_figure, save_frames
 from spgru.studies.animation import Clip, save_animation
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Cell, new_figure, save_frames
 from spgru.studies.prediction import Measured, compare
 from spgru.studies.runs import Member, Settings, members
 from spgru.studies.statistics import auroc, ratio_error

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spgru.data import MovingMNISTTest
+from spgru.reporting.pictures import require_matplotlib
+from spgru.runtime.provenance import provenance
+from spgru.runtime.storage import require_folder
 from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
 from spgru.studies.runs import Member, Settings, Stopped, train_all
 from spgru.studies.study import Study, write_report, write_results
 from spgru.training import ConfigError, load_model
-from spgru.training.images import require_matplotlib
 from spgru.training.model import AnyModelConfig
 from spgru.training.progress import Show
-from spgru.training.provenance import provenance
-from spgru.training.storage import require_folder
 
 __all__ = ["STUDIES", "UnfinishedError", "rebuild", "reproduce"]
 
@@ -88,7 +88,7 @@ def reproduce(
 
 def _check(settings: Settings, names: Sequence[str], wanted: Iterable[Member]) -> None:
     """All that can be wrong and can be told before hours of training."""
-    require_matplotlib("a report needs matplotlib; install it with pip install 'spgru[plot]'")
+    require_matplotlib("a report")
     configs = {member.run: settings.config(member) for member in wanted}
     for run, source in settings.given.items():
         if run not in configs:

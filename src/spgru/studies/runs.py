@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from spgru.runtime.device import choose_device
 from spgru.studies.scales import Scale
 from spgru.training import ConfigError, Loaded, TrainConfig, load_config, load_model, train
 from spgru.training.config import stored_form
-from spgru.training.distributed import choose_device
 from spgru.training.progress import Show
 
 __all__ = ["CONFIGS", "Member", "Settings", "Stopped", "members", "train_all"]

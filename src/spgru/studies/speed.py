@@ -13,16 +13,17 @@ from torch import Tensor
 
 from spgru.baselines import Deterministic, MCDropoutLSTM
 from spgru.moments import Moments
+from spgru.reporting.markdown import bullets, figure, number, table, yes_no
+from spgru.reporting.pictures import new_figure
+from spgru.runtime.device import synchronize
+from spgru.runtime.memory import peak_bytes
+from spgru.runtime.precision import float32_products
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled import MODELS, first_of
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.memory import peak_bytes
-from spgru.studies.pictures import new_figure
 from spgru.studies.prediction import parameters
 from spgru.studies.runs import Member, Settings, members
 from spgru.studies.sequences import FAMILIAR, controlled_pairs
 from spgru.studies.study import Results, Study
-from spgru.training.step import multiplying
 
 __all__ = ["STUDY", "predict_in_a_loop", "time_calls"]
 
@@ -79,17 +80,12 @@ def time_calls(work: Callable[[], Any], count: int, device: torch.device) -> lis
     work()
     seconds = []
     for _ in range(count):
-        _wait(device)
+        synchronize(device)
         start = time.perf_counter()
         work()
-        _wait(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - start)
     return seconds
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @torch.no_grad()
@@ -100,7 +96,7 @@ def _measure(settings: Settings, folder: Path) -> Results:
     clips = {}
     for name, (model, work) in _contestants(settings, pairs.seen).items():
         # TF32 where a GPU has it, as in training: what one would use.
-        with multiplying("tf32"):
+        with float32_products(tf32=True):
             seconds = time_calls(work, settings.scale.timed, device)
         rows.append(
             {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -11,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spgru.studies.markdown import table
+from spgru.reporting.markdown import table
+from spgru.reporting.tables import to_csv
+from spgru.runtime.storage import write_whole
 from spgru.studies.runs import Member, Settings
-from spgru.training.storage import write_whole
 
 __all__ = [
     "RESULTS", "Results", "Row", "Study", "findings", "read_results", "write_report",
@@ -112,7 +111,8 @@ def write_report(study: Study, folder: Path) -> Path:
     document = read_results(folder)
     results: Results = document["results"]
     for name, rows in results.items():
-        write_whole(folder / f"{name}.csv", _csv(rows).encode())
+        text = to_csv(rows, list(rows[0])) if rows else ""
+        write_whole(folder / f"{name}.csv", text.encode())
     study.draw(results, folder)
     tables = ", ".join(f"[{name}.csv]({name}.csv)" for name in results)
     parts = [
@@ -127,15 +127,6 @@ def write_report(study: Study, folder: Path) -> Path:
     path = folder / "report.md"
     write_whole(path, ("\n\n".join(parts) + "\n").encode())
     return path
-
-
-def _csv(rows: list[Row]) -> str:
-    buffer = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def _origin(document: Mapping[str, Any]) -> str:

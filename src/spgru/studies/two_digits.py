@@ -17,10 +17,10 @@ from spgru.data import MovingMNIST
 from spgru.functional import sigmoid
 from spgru.metrics import cross_entropy_per_frame
 from spgru.moments import Moments
+from spgru.reporting.markdown import bullets, figure, number, table, yes_no
+from spgru.reporting.pictures import Cell, Line, Panel, save_frames, save_panels
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.brute_force import brute_force
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
 from spgru.studies.prediction import parameters
 from spgru.studies.runs import Member, Settings, members
 from spgru.studies.statistics import growth, rank_correlation, rises

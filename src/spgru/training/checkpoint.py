@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from torch import Tensor
 
-from spgru.training.storage import remove_leftovers, sha256, sync_folder, write_whole
+from spgru.runtime.storage import remove_leftovers, sha256, sync_folder, write_whole
 
 __all__ = [
     "Checkpoint",
@@ -69,7 +69,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     """"name of the parameter/name of the moment" -> tensor"""
     origin: dict[str, str] = field(default_factory=dict)
-    """`spgru.training.provenance.origin` of the process that wrote it; empty if not recorded"""
+    """`spgru.runtime.provenance.origin` of the process that wrote it; empty if not recorded"""
 
 
 def _paths(folder: Path, step: int) -> tuple[Path, Path]:

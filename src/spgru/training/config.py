@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from spgru.models import ModelConfig
 from spgru.objectives import Objective
+from spgru.runtime.errors import ConfigError
 from spgru.training.model import AnyModelConfig
-from spgru.training.schema import ConfigError, flatten, from_mapping, to_mapping
+from spgru.training.schema import flatten, from_mapping, to_mapping
 from spgru.training.strict_yaml import parse_value, read_yaml
 
 __all__ = [

@@ -28,9 +28,10 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from spgru.training.schema import ConfigError
+from spgru.runtime.device import choose_device
+from spgru.runtime.errors import ConfigError
 
-__all__ = ["Processes", "choose_device", "processes"]
+__all__ = ["Processes", "processes"]
 
 _PATIENCE = 300.0  # seconds
 
@@ -94,33 +95,6 @@ class Processes:
                 on_device = tensor.detach().to(self.device)
                 dist.broadcast(on_device, 0)
                 tensor.detach().copy_(on_device)
-
-
-def choose_device(name: str, local_rank: int | None = None) -> torch.device:
-    """The device of that name, "auto" being a GPU where there is one.
-
-    Args:
-        local_rank: number of this process on its machine, which takes the GPU of that number
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device is {name!r}; give auto, cpu, cuda or cuda:1") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {name!r}; give auto, cpu, cuda or cuda:1")
-    if device.type == "cpu":
-        return device
-    available = torch.cuda.device_count()
-    index = device.index if local_rank is None or device.index is not None else local_rank
-    index = 0 if index is None else index
-    if index >= available:
-        raise ConfigError(
-            f"device is {name!r} and GPU number {index} is asked for, but there are {available}; "
-            "set device to cpu or start fewer processes"
-        )
-    return torch.device("cuda", index)
 
 
 def _join(backend: str) -> None:

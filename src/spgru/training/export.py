@@ -16,13 +16,14 @@ from safetensors.torch import load as read_tensors
 from torch import Tensor
 
 from spgru.checks import check_choice
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig
 from spgru.training.model import build
 from spgru.training.packaged import find_weights
-from spgru.training.schema import ConfigError, from_mapping
-from spgru.training.storage import write_whole
+from spgru.training.schema import from_mapping
 
 __all__ = ["CHECKPOINTS", "Loaded", "export", "load_exported", "load_model", "load_weights"]
 

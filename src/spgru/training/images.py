@@ -10,15 +10,7 @@ from torch import Tensor
 
 from spgru.models import Autoencoder
 
-__all__ = ["require_matplotlib", "save_prediction"]
-
-
-def require_matplotlib(message: str) -> None:
-    """Fail now rather than at the first picture."""
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(message) from error
+__all__ = ["save_prediction"]
 
 
 @torch.no_grad()

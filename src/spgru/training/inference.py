@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spgru.runtime.storage import require_folder, write_whole
 from spgru.training.export import Loaded
-from spgru.training.storage import require_folder, write_whole
 
 __all__ = ["predict_file", "read_sequences"]
 

@@ -14,22 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgru.reporting.pictures import require_matplotlib
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.precision import float32_products
 from spgru.training.checkpoint import CheckpointError, CheckpointWarning
 from spgru.training.config import TrainConfig
 from spgru.training.distributed import Processes, processes
 from spgru.training.evaluation import make_data, score
-from spgru.training.images import require_matplotlib, save_prediction
+from spgru.training.images import save_prediction
 from spgru.training.interrupt import OUT_OF_TIME, Stop, watching
 from spgru.training.progress import Progress, Show
 from spgru.training.run import Run
-from spgru.training.schema import ConfigError
 from spgru.training.step import (
     GraphStep,
     LossModule,
     MeanLossModule,
     Step,
     learning_rate,
-    multiplying,
 )
 
 __all__ = ["Result", "train"]
@@ -78,14 +79,11 @@ def train(
         TrainingError: the loss is no longer finite.
     """
     if config.image_every:
-        require_matplotlib(
-            "pictures need matplotlib; install it with pip install 'spgru[plot]', "
-            "or set image_every to 0"
-        )
+        require_matplotlib(f"image_every={config.image_every}")
     with (
         processes(config.device) as group,
         watching(max_seconds, patient=group.count > 1) as stop,
-        multiplying(config.precision, config.cudnn_benchmark),
+        float32_products(config.precision == "tf32", config.cudnn_benchmark),
     ):
         check_group(config, group)
         return _train(Run(config, group, resume or group.restarted), stop, show)

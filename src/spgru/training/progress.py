@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from spgru.checks import check_choice
+from spgru.runtime.storage import write_whole
 from spgru.training.checkpoint import CheckpointWarning
 from spgru.training.config import TrainConfig
-from spgru.training.storage import write_whole
 
 __all__ = ["METRICS", "Progress", "Show", "read_metrics"]
 

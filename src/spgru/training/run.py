@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.provenance import origin
+from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig, differences, stored_form
@@ -17,9 +20,7 @@ from spgru.training.evaluation import make_data
 from spgru.training.export import CHECKPOINTS, load_weights
 from spgru.training.model import build
 from spgru.training.optimizer import make_optimizer
-from spgru.training.provenance import origin
-from spgru.training.schema import ConfigError, to_mapping
-from spgru.training.storage import write_whole
+from spgru.training.schema import to_mapping
 
 __all__ = ["Run", "TrainingError"]
 

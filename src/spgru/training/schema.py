@@ -10,13 +10,11 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["ConfigError", "flatten", "from_mapping", "to_mapping"]
+from spgru.runtime.errors import ConfigError
+
+__all__ = ["flatten", "from_mapping", "to_mapping"]
 
 T = TypeVar("T")
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message is one sentence for the user."""
 
 
 def from_mapping(cls: type[T], mapping: object, where: str = "") -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -15,9 +14,7 @@ from spgru.objectives import Loss, Objective
 from spgru.training.config import ScheduleConfig
 from spgru.training.optimizer import Optimizer
 
-__all__ = [
-    "GraphStep", "LossModule", "MeanLossModule", "Step", "learning_rate", "multiplying",
-]  # fmt: skip
+__all__ = ["GraphStep", "LossModule", "MeanLossModule", "Step", "learning_rate"]
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -31,24 +28,6 @@ def learning_rate(peak: float, schedule: ScheduleConfig, step: int, steps: int) 
     progress = (step - schedule.warmup) / max(steps - schedule.warmup, 1)
     cosine = 0.5 * (1 + math.cos(math.pi * progress))
     return peak * (schedule.final + (1 - schedule.final) * cosine)
-
-
-@contextmanager
-def multiplying(precision: Precision, cudnn_benchmark: bool = False) -> Iterator[None]:
-    """Let float32 products on a GPU run in TF32, or keep them from it, and undo it at the end.
-
-    Args:
-        cudnn_benchmark: see `TrainConfig`
-    """
-    cudnn: Any = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    cudnn.allow_tf32, cudnn.benchmark = precision == "tf32", cudnn_benchmark
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        cudnn.allow_tf32, cudnn.benchmark = before[1:]
 
 
 class LossModule(nn.Module):

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spgru.training.schema import ConfigError
+from spgru.runtime.errors import ConfigError
 
 __all__ = ["parse_value", "read_yaml"]
 

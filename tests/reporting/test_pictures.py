@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from spgru.moments import Moments
+from spgru.reporting.pictures import Cell, Line, Panel, save_frames, save_panels
 from spgru.studies.animation import Clip, save_animation
-from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
 
 
 def test_frames_and_panels_are_written(tmp_path: Path) -> None:
