@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -105,6 +106,36 @@ def test_help_helps(spgru, verb: str, words: list[str]) -> None:
     assert outcome.status == 0
     for word in words:
         assert word in " ".join(outcome.out.split()), word
+
+
+def test_version(spgru) -> None:
+    outcome = spgru("--version")
+    assert outcome == (0, f"spgru {importlib.metadata.version('spgru')}\n", "")
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {packages}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from spgru.cli import main
+main({arguments})
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "x.yaml"], ["--version"], []], ids=str)
+def test_without_the_extra_a_sentence_names_it(arguments: list[str]) -> None:
+    script = WITHOUT.format(packages={"typer", "rich", "yaml"}, arguments=arguments)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert_sentence(
+        Outcome(done.returncode, done.stdout, done.stderr),
+        "the command line needs typer; install it with pip install 'spgru[cli]'",
+    )
 
 
 def test_train_evaluate_predict_export(spgru, config: Path, tmp_path: Path) -> None:

@@ -134,6 +134,21 @@ def test_what_is_no_sequence_is_refused(tmp_path: Path, array: Any, message: str
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", ["|u1", "<f8"])
+def test_a_header_that_announces_terabytes_is_refused_before_memory_is_asked_for(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.npy"
+    header = {"descr": dtype, "fortran_order": False, "shape": (10**9, 64, 64)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(bytes(2 * 64 * 64))
+    monkeypatch.setattr(np, "load", None)  # which would ask for it
+    message = rf"is no \.npy file of numbers \(its header announces .* but there are {8192 + 128}\)"
+    with pytest.raises(ValueError, match=message):
+        read_sequences(path, 64, 64)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -13,6 +13,7 @@ import torch
 
 from spgru.models import ModelConfig
 from spgru.objectives import Loss
+from spgru.runtime import storage
 from spgru.training import (
     CheckpointError,
     CheckpointWarning,
@@ -21,7 +22,6 @@ from spgru.training import (
     TrainConfig,
     TrainingError,
     load_model,
-    storage,
     train,
 )
 from spgru.training import checkpoint as checkpoints

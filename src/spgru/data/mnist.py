@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spgru.data.arguments import check_choice
+from spgru.data.npy import check_archive
 
 __all__ = ["DIGIT", "MNIST", "SPLITS", "Split", "load_mnist", "packaged_images"]
 
@@ -141,12 +142,12 @@ def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 def _read_npz(source: Path | str, file: Any, split: Split) -> MNIST:
     try:
+        check_archive(file)
         with np.load(file, allow_pickle=False) as archive:
             keys = list(archive)
             chosen = [pair for pair in _NPZ_KEYS[split] if set(pair) <= set(keys)]
             arrays = [archive[key] for key in chosen[0]] if chosen else []
-    except (*_UNREADABLE, AttributeError, TypeError) as error:
-        # np.load answers a bare .npy with an array, which is no context manager: the last two.
+    except _UNREADABLE as error:
         raise ValueError(f"{source} is no readable .npz archive ({error}); replace it") from error
     if not arrays:
         wanted = " and ".join(_NPZ_KEYS[split][0])

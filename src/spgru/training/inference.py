@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spgru.data.npy import check_array_file
 from spgru.runtime.storage import require_folder, write_whole
 from spgru.training.export import Loaded
 
@@ -27,6 +28,7 @@ def read_sequences(path: str | Path, height: int, width: int) -> tuple[Tensor, b
         ValueError: it is missing, unreadable, or holds something else.
     """
     try:
+        check_array_file(path)
         with Path(path).open("rb") as file:
             array: Any = np.load(file, allow_pickle=False)
     except OSError as error:
