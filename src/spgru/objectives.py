@@ -7,6 +7,7 @@ Everything is in nats per frame: summed over the pixels, averaged over batch and
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -22,6 +23,7 @@ from spgru.families import Prior
 from spgru.functional import Rule, sigmoid
 from spgru.moments import Moments
 from spgru.nn.weight import named_weights
+from spgru.runtime.errors import refuse
 
 __all__ = [
     "Loss",
@@ -193,12 +195,15 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_choice("name", self.name, get_args(Name))
+        check_choice("prior_scale", self.prior_scale, ("fixed", "fan_in"))
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
         if not self.beta >= 0:
-            raise ValueError(f"beta must not be negative, got {self.beta}")
+            yield f"beta must not be negative, got {self.beta}"
         for field in ("data_size", "prior_std", "var_floor"):
             if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
-        check_choice("prior_scale", self.prior_scale, ("fixed", "fan_in"))
+                yield f"{field} must be positive, got {getattr(self, field)}"
 
     def fit(self, logits: Moments, target: Tensor, rule: Rule = "exact") -> Tensor:
         """The data term, in nats per frame. (T, B, height, width) each."""

@@ -65,7 +65,7 @@ def test_an_output_that_cannot_be_written_is_found_before_training(
     tiny: Make, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match=r"step 0 could not be written .*Not a directory"):
+    with pytest.raises(ConfigError, match=r"run cannot be made \(Not a directory\); choose"):
         train(tiny(output=str(tmp_path / "file" / "run")), show="none")
 
 

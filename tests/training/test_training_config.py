@@ -72,8 +72,50 @@ def test_there_are_configurations() -> None:
     assert {path.stem for path in CONFIGS} >= {"controlled_sp_gru", "two_digits"}
 
 
-def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, "# nothing\n")) == TrainConfig()
+@pytest.mark.parametrize("overrides", [None, {"steps": 3}])
+def test_an_empty_file_is_refused(tmp_path: Path, overrides: dict[str, Any] | None) -> None:
+    path = write(tmp_path, "# nothing\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml is empty; write at least one field, such"):
+        load_config(path, overrides)
+    assert load_config(write(tmp_path, "{}")) == TrainConfig()
+
+
+def test_everything_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    text = """
+stepz: 3
+steps: many
+model: {hiden_size: 3, cell: rnn, height: 0.5}
+optimizer: {lr: -1, beta1: 2, name: adam, weight_decay: 1}
+schedule: {warmup: -1, color: red}
+data: {digits: two}
+"""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    message = str(caught.value)
+    assert ": 11 problems: (1) stepz is no field" in message
+    for name in (
+        "stepz", "steps", "model.hiden_size", "model.cell", "model.height", "optimizer.lr",
+        "optimizer.beta1", "optimizer.weight_decay", "schedule.warmup", "schedule.color",
+        "data.digits",
+    ):  # fmt: skip
+        assert f") {name} is " in message, name
+    assert "\n" not in message
+
+
+def test_conflicts_are_named_beside_unknown_fields(tmp_path: Path) -> None:
+    text = "steps: 5\nschedule: {warmup: 9, color: red}\nmean_steps: 7"
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    assert str(caught.value).endswith(
+        "3 problems: (1) schedule.color is no field of schedule; its fields are warmup, decay, "
+        "final; (2) schedule.warmup is 9 but steps is 5; warm up within the run; "
+        "(3) mean_steps is 7; give a number from 0 to steps, 5"
+    )
+
+
+def test_a_model_names_all_that_is_wrong_with_it() -> None:
+    with pytest.raises(ValueError, match=r"^2 problems: \(1\) cell .*; \(2\) hidden_size "):
+        ModelConfig(cell="rnn", hidden_size=0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +143,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("optimizer: {lr: .inf}", "optimizer.lr is inf; give a number"),
         ("optimizer: {lr: -1}", "optimizer.lr is -1.0; give at least 0"),
         ("optimizer: {clip: none}", "optimizer.clip is the text 'none'; give a number, or null"),
-        ("optimizer: {rest_rate: 0.5}", "optimizer.rest_rate is 0.5; it is for muon"),
+        ("optimizer: {rest_rate: 0.5}", "optimizer.rest_rate is 0.5; only muon has it"),
         ("optimizer: {clip: 0}", "optimizer.clip is 0.0; give a positive number, or null"),
         ("optimizer: {beta2: 1}", "optimizer.beta2 is 1.0; give a number in [0, 1)"),
         (

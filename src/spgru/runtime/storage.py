@@ -6,6 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from spgru.runtime.errors import ConfigError
+
 __all__ = ["remove_leftovers", "require_folder", "sha256", "sync_folder", "write_whole"]
 
 _CHUNK = 1 << 22
@@ -36,18 +38,18 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def require_folder(folder: Path) -> None:
-    """Make a folder, and sure that it can be written to, before the work that goes there.
+    """Make a folder and check that it can be written to, before the work that goes there.
 
     Raises:
-        ValueError: it cannot.
+        ConfigError: it cannot be made, or not be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be made ({error.strerror}); choose another") from None
+        raise ConfigError(f"{folder} cannot be made ({error.strerror}); choose another") from None
     if not writable:
-        raise ValueError(f"{folder} cannot be written to; choose another")
+        raise ConfigError(f"{folder} cannot be written to; choose another")
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from spgru.data import MovingMNISTTest
 from spgru.reporting.pictures import require_matplotlib
+from spgru.runtime.lock import locked
 from spgru.runtime.provenance import provenance
-from spgru.runtime.storage import require_folder
 from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
 from spgru.studies.runs import Member, Settings, Stopped, train_all
-from spgru.studies.study import Study, write_report, write_results
+from spgru.studies.study import Study, read_results, write_report, write_results
 from spgru.training import ConfigError, load_model
 from spgru.training.model import AnyModelConfig
 from spgru.training.progress import Show
@@ -62,12 +62,25 @@ def reproduce(
         UnfinishedError: time was up, or a signal came.
         ConfigError: something that was asked for cannot be done; told before any training.
         CheckpointError: a given network does not exist, or is damaged.
+        FolderInUseError: another process works in `settings.output`.
     """
     studies = [STUDIES[name] for name in names]
     for study in studies:
         _check_part(study, settings)
     wanted = dict.fromkeys(member for study in studies for member in study.members(settings))
     _check(settings, names, wanted)
+    with locked(settings.output):
+        return _reproduce(studies, wanted, settings, max_seconds, show, command)
+
+
+def _reproduce(
+    studies: Sequence[Study],
+    wanted: Iterable[Member],
+    settings: Settings,
+    max_seconds: float | None,
+    show: Show,
+    command: str,
+) -> list[Path]:
     origin = {"command": command, **provenance(settings.where)}
     stopped = train_all(settings, wanted, max_seconds, show)
     if stopped is not None:
@@ -113,7 +126,6 @@ def _check(settings: Settings, names: Sequence[str], wanted: Iterable[Member]) -
                 f"leave it out for {', '.join(names)}"
             )
         MovingMNISTTest(settings.official)
-    require_folder(settings.output)
 
 
 def _looks_back(model: AnyModelConfig) -> bool:
@@ -139,4 +151,7 @@ def rebuild(names: Sequence[str], settings: Settings) -> list[Path]:
 
     Pictures of predictions stay as they are.
     """
-    return [write_report(STUDIES[name], settings.folder(name)) for name in names]
+    for name in names:
+        read_results(settings.folder(name))
+    with locked(settings.output):
+        return [write_report(STUDIES[name], settings.folder(name)) for name in names]

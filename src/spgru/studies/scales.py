@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spgru.runtime.errors import refuse
+
 __all__ = ["SCALES", "Scale"]
 
 
@@ -37,10 +39,12 @@ class Scale:
     def __post_init__(self) -> None:
         # A variance over draws, or a correlation over sequences, takes two of them.
         two = ("sequences", "test_sequences", "draws", "audit_draws", "timed_draws")
-        for name, value in vars(self).items():
-            least = 2 if name in two else 1
-            if name != "name" and value < least:
-                raise ValueError(f"{name} is {value}; give at least {least}")
+        least = {name: 2 if name in two else 1 for name in vars(self) if name != "name"}
+        refuse(
+            f"{name} is {getattr(self, name)}; give at least {minimum}"
+            for name, minimum in least.items()
+            if getattr(self, name) < minimum
+        )
 
 
 SCALES = {

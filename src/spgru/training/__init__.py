@@ -4,6 +4,7 @@ Imported on demand (`import spgru.training`); `import spgru` leaves it alone.
 """
 
 from spgru.runtime.errors import ConfigError
+from spgru.runtime.lock import FolderInUseError
 from spgru.training.checkpoint import CheckpointError, CheckpointWarning
 from spgru.training.config import (
     DataConfig,
@@ -23,6 +24,7 @@ __all__ = [
     "CheckpointWarning",
     "ConfigError",
     "DataConfig",
+    "FolderInUseError",
     "Loaded",
     "OptimizerConfig",
     "Result",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from spgru.models import ModelConfig
 from spgru.objectives import Objective
-from spgru.runtime.errors import ConfigError
+from spgru.runtime.errors import ConfigError, refuse
 from spgru.training.model import AnyModelConfig
 from spgru.training.schema import flatten, from_mapping, to_mapping
 from spgru.training.strict_yaml import parse_value, read_yaml
@@ -26,10 +26,12 @@ __all__ = [
 ]
 
 
-def _at_least(minimum: float, **values: float) -> None:
-    for name, value in values.items():
+def _below(minimum: float, config: Any, *names: str) -> Iterator[str]:
+    """A problem for each of these fields that is less than `minimum`."""
+    for name in names:
+        value = getattr(config, name)
         if not value >= minimum:
-            raise ValueError(f"{name} is {value}; give at least {minimum:g}")
+            yield f"{name} is {value}; give at least {minimum:g}"
 
 
 @dataclass(frozen=True)
@@ -83,23 +85,22 @@ class OptimizerConfig:
     spread_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least(
-            0,
-            lr=self.lr,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            rest_rate=self.rest_rate,
-            spread_rate=self.spread_rate,
-        )
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from _below(0, self, "lr", "eps", "weight_decay", "rest_rate", "spread_rate")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give a number in [0, 1)")
+                yield f"{name} is {getattr(self, name)}; give a number in [0, 1)"
         if self.name == "adam" and self.weight_decay:
-            raise ValueError(f"weight_decay is {self.weight_decay}; only adamw and muon have one")
+            yield f"weight_decay is {self.weight_decay}; only adamw and muon have one"
         if self.name != "muon" and self.rest_rate != 1:
-            raise ValueError(f"rest_rate is {self.rest_rate}; it is for muon, which leaves a rest")
+            yield (
+                f"rest_rate is {self.rest_rate}; only muon has it, for the parameters that it "
+                "leaves to adamw"
+            )
         if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip is {self.clip}; give a positive number, or null for none")
+            yield f"clip is {self.clip}; give a positive number, or null for none"
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,12 @@ class ScheduleConfig:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        _at_least(0, warmup=self.warmup)
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from _below(0, self, "warmup")
         if not 0 <= self.final <= 1:
-            raise ValueError(f"final is {self.final}; give a number in [0, 1]")
+            yield f"final is {self.final}; give a number in [0, 1]"
 
 
 @dataclass(frozen=True)
@@ -177,29 +181,23 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        _at_least(
-            1,
-            batch_size=self.batch_size,
-            steps=self.steps,
-            checkpoint_every=self.checkpoint_every,
-            keep=self.keep,
-            log_every=self.log_every,
-            validate_sequences=self.validate_sequences,
-        )
-        _at_least(
-            0, seed=self.seed, image_every=self.image_every, validate_every=self.validate_every
-        )
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from _below(
+            1, self, "batch_size", "steps", "checkpoint_every", "keep", "log_every",
+            "validate_sequences",
+        )  # fmt: skip
+        yield from _below(0, self, "seed", "image_every", "validate_every")
         if self.schedule.warmup > self.steps:
-            raise ValueError(
+            yield (
                 f"schedule.warmup is {self.schedule.warmup} but steps is {self.steps}; "
                 "warm up within the run"
             )
         if not 0 <= self.mean_steps <= self.steps:
-            raise ValueError(
-                f"mean_steps is {self.mean_steps}; give a number from 0 to steps, {self.steps}"
-            )
+            yield f"mean_steps is {self.mean_steps}; give a number from 0 to steps, {self.steps}"
         if self.mean_steps and not isinstance(self.model, ModelConfig):
-            raise ValueError(
+            yield (
                 f"mean_steps is {self.mean_steps}, but a model of kind {self.model.kind!r} has no "
                 "random weights; set it to 0"
             )
@@ -238,7 +236,7 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         overrides: values by dotted name, such as {"model.hidden_size": 64}
 
     Raises:
-        ConfigError: one sentence that names the field, what was found, and the remedy.
+        ConfigError: it names every field that cannot be used, what was found, and the remedy.
     """
     mapping = read_yaml(path)
     if not overrides:

@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from spgru.reporting.pictures import require_matplotlib
 from spgru.runtime.errors import ConfigError
+from spgru.runtime.lock import locked
 from spgru.runtime.precision import float32_products
 from spgru.training.checkpoint import CheckpointError, CheckpointWarning
 from spgru.training.config import TrainConfig
@@ -75,6 +77,7 @@ def train(
 
     Raises:
         ConfigError: the configuration cannot be used here, or is not that of the run to resume.
+        FolderInUseError: another process trains in `config.output`.
         CheckpointError: no sound checkpoint to resume, or the last one could not be written.
         TrainingError: the loss is no longer finite.
     """
@@ -86,7 +89,9 @@ def train(
         float32_products(config.precision == "tf32", config.cudnn_benchmark),
     ):
         check_group(config, group)
-        return _train(Run(config, group, resume or group.restarted), stop, show)
+        # The first process alone writes.
+        with locked(Path(config.output)) if group.is_first else nullcontext():
+            return _train(Run(config, group, resume or group.restarted), stop, show)
 
 
 def _takes_graphs(group: Processes) -> bool:

@@ -62,7 +62,10 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         ) from error
     mapping = _parse(text, str(path))
     if mapping is None:
-        return {}
+        raise ConfigError(
+            f"{path} is empty; write at least one field, such as steps: 1000, or {{}} for the "
+            "default of every field"
+        )
     if not isinstance(mapping, dict):
         raise ConfigError(f"{path} holds no fields; write lines such as steps: 1000")
     return mapping
