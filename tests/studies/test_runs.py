@@ -120,7 +120,7 @@ def test_a_given_network_is_used(tiny) -> None:
 
 def test_steps_are_those_made_and_not_those_planned(tiny) -> None:
     source = tiny()
-    assert train_all(source, [MEMBER], max_seconds=0, show="none") is not None
+    assert train_all(source, [MEMBER], max_seconds=0, show="none") == (MEMBER, 1, 2, 0)
     settings = tiny(given={MEMBER.run: source.run_folder(MEMBER)})
     assert settings.used_config(MEMBER)["steps"] == 2
     assert settings.steps(MEMBER) == settings.origin(MEMBER)["steps"] == 1

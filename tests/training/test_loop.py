@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -166,9 +167,8 @@ def test_drawing_and_validating_change_nothing(tiny: Make, newest: Newest, tmp_p
         validate_sequences=3,
     )
     train(rich, show="none")
-    assert checkpoints.load_newest(tmp_path / "rich" / "checkpoints").model.keys()
-    for name, tensor in load_model(plain.output).model.state_dict().items():
-        assert torch.equal(load_model(rich.output).model.state_dict()[name], tensor)
+    weights = "step-00000006.safetensors"
+    assert newest(rich.output)[weights] == newest(plain.output)[weights]
     pictures = sorted((tmp_path / "rich" / "images").iterdir())
     assert [path.name for path in pictures] == ["step-00000003.png", "step-00000006.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
@@ -291,10 +291,30 @@ def test_the_bar(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     assert "6/6" in capsys.readouterr().err
 
 
-def test_a_picture_of_an_autoencoder_is_of_its_input(tmp_path: Path) -> None:
-    model = build(ModelConfig(kind="autoencoder", hidden_size=4))
-    save_prediction(tmp_path / "a.png", model, MovingMNIST(2).batch(0))
-    assert (tmp_path / "a.png").stat().st_size > 1000
+@pytest.mark.parametrize("kind", ["autoencoder", "predictor"])
+def test_a_picture_shows_the_target_above_what_the_model_made_of_it(
+    tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An autoencoder's target is its input, newest frame first."""
+    axes = pytest.importorskip("matplotlib.axes")
+    drawn: list[np.ndarray] = []
+    real = axes.Axes.imshow
+
+    def imshow(self: Any, image: np.ndarray, **options: Any) -> Any:
+        drawn.append(image)
+        return real(self, image, **options)
+
+    monkeypatch.setattr(axes.Axes, "imshow", imshow)
+    model = build(ModelConfig(kind=kind, hidden_size=4))
+    frames = MovingMNIST(2).batch(0)
+    save_prediction(tmp_path / "a.png", model, frames, columns=2)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    target = frames[:10].flip(0) if kind == "autoencoder" else frames[10:]
+    pixels = model.predict(frames[:10, :1])[:, 0]
+    rows = (target[:, 0], pixels.mean, pixels.std)
+    assert len(drawn) == 6
+    for found, want in zip(drawn, [row[t] for row in rows for t in (0, 9)], strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), want)
 
 
 def test_deterministic_models_train_too(tiny: Make) -> None:
