@@ -10,7 +10,7 @@ from spgru.studies import SCALES, Settings
 from spgru.studies.prediction import parameters
 from spgru.studies.runs import CONFIGS, Member, members, train_all
 from spgru.training import ConfigError, load_config, load_model
-from spgru.training.model import build
+from spgru.training.model import make_model
 
 MEMBER = Member("controlled_sp_gru", 0)
 
@@ -21,7 +21,7 @@ def test_configurations(scale: str) -> None:
     assert len(configs) == 6
     ours, theirs = configs["controlled_sp_gru"], configs["controlled_mc_lstm"]
     assert isinstance(ours.model, ModelConfig)
-    sizes = [parameters(build(config.model)) for config in (ours, theirs)]
+    sizes = [parameters(make_model(config.model)) for config in (ours, theirs)]
     assert sizes[1] == pytest.approx(sizes[0], rel=0.001)
     # The LSTM is to have a similar error, the deep Markov model the same budget.
     assert configs["controlled_mc_lstm"].steps >= ours.steps

@@ -14,7 +14,7 @@ from spgru.training import DataConfig, TrainConfig, score
 from spgru.training.evaluation import CONTROLLED_SETS, evaluation_sets, make_data
 from spgru.training.export import Loaded
 from spgru.training.inference import predict_file, read_sequences
-from spgru.training.model import build
+from spgru.training.model import make_model
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("kind", ["predictor", "autoencoder", "composite"])
 def test_scores_are_their_definitions(kind: Any) -> None:
     """In float64 by NumPy, over all sequences at once, while `score` sees them in parts."""
-    model = build(ModelConfig(kind=kind, hidden_size=8))
+    model = make_model(ModelConfig(kind=kind, hidden_size=8))
     frames = MovingMNIST(7).batch(0)
     found = score(model, frames.split([3, 3, 1], 1))
     pixels = model.predict(frames[:10])
@@ -39,7 +39,7 @@ def test_scores_are_their_definitions(kind: Any) -> None:
 
 
 def test_one_sequence_has_no_correlation() -> None:
-    found = score(build(ModelConfig(hidden_size=4)), [MovingMNIST(1).batch(0)])
+    found = score(make_model(ModelConfig(hidden_size=4)), [MovingMNIST(1).batch(0)])
     assert np.isnan(found.correlation)
 
 
@@ -79,7 +79,7 @@ def test_data_follows_its_configuration() -> None:
 @pytest.fixture
 def loaded() -> Loaded:
     config = TrainConfig(model=ModelConfig(hidden_size=4))
-    return Loaded(build(config.model).eval(), config, 0)
+    return Loaded(make_model(config.model).eval(), config, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])

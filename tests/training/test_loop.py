@@ -29,7 +29,7 @@ from spgru.training import (
 from spgru.training import checkpoint as checkpoints
 from spgru.training import loop as loop_module
 from spgru.training.images import save_prediction
-from spgru.training.model import DeepMarkovConfig, DeterministicConfig, DropoutConfig, build
+from spgru.training.model import DeepMarkovConfig, DeterministicConfig, DropoutConfig, make_model
 from spgru.training.optimizer import make_optimizer
 from spgru.training.progress import read_metrics
 from spgru.training.step import MeanLossModule
@@ -46,7 +46,7 @@ def test_the_loop_is_the_plain_loop_of_torch(tiny: Make) -> None:
         schedule=ScheduleConfig(warmup=2, final=0.1),
     )
     torch.manual_seed(config.seed)
-    model = build(config.model)
+    model = make_model(config.model)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     data, totals = MovingMNIST(config.batch_size, seed=config.seed), []
     for step in range(config.steps):
@@ -116,7 +116,7 @@ def test_means_are_trained_first_as_a_plain_network(tiny: Make) -> None:
     """By hand: cross entropy of the plain network, then the objective, at a rate of its own."""
     config = tiny(mean_steps=4, optimizer=OptimizerConfig(lr=2e-3, spread_rate=5.0))
     torch.manual_seed(config.seed)
-    model = build(config.model)
+    model = make_model(config.model)
     spreads = [p for name, p in model.named_parameters() if name.endswith("log_var")]
     others = [p for name, p in model.named_parameters() if not name.endswith("log_var")]
     optimizer = torch.optim.Adam([{"params": others}, {"params": spreads}], fused=True)
@@ -265,7 +265,7 @@ def test_how_a_gpu_multiplies_is_set_and_put_back(
 
 
 def test_only_weight_matrices_decay() -> None:
-    model = build(ModelConfig(hidden_size=4))
+    model = make_model(ModelConfig(hidden_size=4))
     config = OptimizerConfig("adamw", weight_decay=0.5)
     groups = make_optimizer(model, config, torch.device("cpu")).param_groups
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
@@ -305,7 +305,7 @@ def test_a_picture_shows_the_target_above_what_the_model_made_of_it(
         return real(self, image, **options)
 
     monkeypatch.setattr(axes.Axes, "imshow", imshow)
-    model = build(ModelConfig(kind=kind, hidden_size=4))
+    model = make_model(ModelConfig(kind=kind, hidden_size=4))
     frames = MovingMNIST(2).batch(0)
     save_prediction(tmp_path / "a.png", model, frames, columns=2)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -25,7 +25,7 @@ from spgru.training.model import (
     DeepMarkovConfig,
     DeterministicConfig,
     DropoutConfig,
-    build,
+    make_model,
 )
 from spgru.training.schema import flatten, from_mapping, to_mapping
 from spgru.training.step import learning_rate
@@ -58,7 +58,7 @@ def test_a_configuration_survives_json_and_yaml(model: AnyModelConfig, tmp_path:
     assert from_mapping(TrainConfig, json.loads(text)) == config
     # JSON is YAML, so the config.json of a run can be trained from.
     assert load_config(write(tmp_path, text)) == config
-    assert build(config.model).training
+    assert make_model(config.model).training
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")

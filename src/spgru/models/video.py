@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spgru.functional import Rule, sigmoid
+from spgru.functional import sigmoid
 from spgru.models import convolutional, fully_connected
-from spgru.models.config import Architecture, CellName, Kind, ModelConfig
+from spgru.models.config import Kind, ModelConfig
 from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
@@ -35,7 +35,11 @@ class VideoModel(nn.Module, ABC):
     """Base of the models: mostly an encoder, and a decoder for each sequence to give.
 
     The encoder's final state, mean and variance, is where a decoder starts, so uncertainty about
-    the past travels into the future. For the arguments see `ModelConfig`; `config` holds them.
+    the past travels into the future.
+
+    Args:
+        config: what to build; its `kind` is that of the class, and `spgru.models.build` chooses the
+            class by it
     """
 
     kind: Kind
@@ -44,35 +48,31 @@ class VideoModel(nn.Module, ABC):
 
     def __init__(
         self,
-        hidden_size: int = 1024,
-        num_layers: int = 1,
-        cell: CellName = "gru",
+        config: ModelConfig | None = None,
         *,
-        architecture: Architecture = "fully_connected",
-        height: int = 64,
-        width: int = 64,
-        reset_after: bool = True,
-        feedback: bool = False,
-        family: Any = "gaussian",
-        rule: Rule = "exact",
-        weight_std: float | None = None,
-        initial_logit: float = 0.0,
-        patch_size: int = 4,
-        kernel_size: int = 5,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **fields: Any,
     ) -> None:
         super().__init__()
-        self.config = ModelConfig(
-            self.kind, architecture, height, width, hidden_size, num_layers, cell, reset_after,
-            feedback, family, rule, weight_std, initial_logit, patch_size, kernel_size,
-        )  # fmt: skip
-        parts: Any = convolutional if architecture == "convolutional" else fully_connected
+        if fields or not isinstance(config, ModelConfig):
+            found = ", ".join(fields) or type(config).__name__
+            raise TypeError(
+                f"{type(self).__name__} takes a ModelConfig, got {found}; write "
+                f"{type(self).__name__}(ModelConfig(kind={self.kind!r}, hidden_size=64))"
+            )
+        if config.kind != self.kind:
+            raise ValueError(
+                f"config.kind is {config.kind!r}, which {type(self).__name__} is not; pass "
+                f"kind={self.kind!r}, or call spgru.models.build(config)"
+            )
+        self.config = config
+        parts: Any = convolutional if config.architecture == "convolutional" else fully_connected
         factory = {"device": device, "dtype": dtype}
-        self._build(parts, factory)
+        self._add_parts(parts, factory)
         self._darken()
 
-    def _build(self, parts: Any, factory: dict[str, Any]) -> None:
+    def _add_parts(self, parts: Any, factory: dict[str, Any]) -> None:
         self.encoder = parts.Encoder(self.config, **factory)
         for name in self.gives:
             self.register_module(name, parts.Decoder(self.config, **factory))
@@ -198,7 +198,7 @@ class NextFrame(VideoModel):
     kind = "next_frame"
     gives = ("future",)
 
-    def _build(self, parts: Any, factory: dict[str, Any]) -> None:
+    def _add_parts(self, parts: Any, factory: dict[str, Any]) -> None:
         self.future = parts.Decoder(self.config, **factory)
 
     def _predict(self, frames: Tensor | Moments, steps: int) -> Prediction:
@@ -225,14 +225,12 @@ def build(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> VideoModel:
-    """The model that `config` describes."""
+    """The model that `config` describes, of the class that its `kind` names."""
     if not isinstance(config, ModelConfig):
         raise TypeError(
             f"config must be a ModelConfig, got {type(config).__name__}; "
             "from a mapping build one by ModelConfig(**mapping)"
         )
     classes: tuple[type[VideoModel], ...] = (Predictor, Autoencoder, Composite, NextFrame)
-    options = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    kind = options.pop("kind")
-    model = next(model for model in classes if model.kind == kind)
-    return model(**options, device=device, dtype=dtype)
+    chosen = next(model for model in classes if model.kind == config.kind)
+    return chosen(config, device=device, dtype=dtype)

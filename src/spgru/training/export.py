@@ -21,7 +21,7 @@ from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig
-from spgru.training.model import build
+from spgru.training.model import make_model
 from spgru.training.packaged import find_weights
 from spgru.training.schema import from_mapping
 
@@ -122,7 +122,7 @@ def _loaded(stored: Checkpoint, source: str) -> Loaded:
         raise CheckpointError(
             f"the configuration in {source} is of another version ({error})"
         ) from error
-    model = build(config.model)
+    model = make_model(config.model)
     checkpoints.fit(model.state_dict(), stored.model, source)
     return Loaded(model.eval(), config, stored.step, stored.origin)
 

@@ -18,7 +18,7 @@ from spgru.training.config import TrainConfig, differences, stored_form
 from spgru.training.distributed import Processes
 from spgru.training.evaluation import make_data
 from spgru.training.export import CHECKPOINTS, load_weights
-from spgru.training.model import build
+from spgru.training.model import make_model
 from spgru.training.optimizer import make_optimizer
 from spgru.training.schema import to_mapping
 
@@ -51,7 +51,7 @@ class Run:
         )
         # Built on the CPU, so that a seed means the same weights on every device.
         torch.manual_seed(config.seed)
-        self.model = build(config.model)
+        self.model = make_model(config.model)
         self.model.to(group.device)
         self.optimizer = make_optimizer(self.model, config.optimizer, group.device)
         self.step = 0
