@@ -386,7 +386,7 @@ def test_reproduce_all_trains_everything_first(spgru, tmp_path: Path) -> None:
         (("--use", "two_digits"), "--use 'two_digits' is not of the form RUN=CHECKPOINT"),
         (("--use", "x=y"), "'x' is no run; give one of controlled_deep_markov, "),
         (("--only", "x"), "'x' is no run; give one of controlled_deep_markov, "),
-        (("--only", "controlled_mc_lstm"), "controlled holds its networks against each other"),
+        (("--only", "controlled_mc_lstm"), "controlled compares its networks with each other"),
         (
             ("--only", "two_digits"),
             "controlled has no network two_digits; it has controlled_sp_gru",

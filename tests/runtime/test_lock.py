@@ -86,10 +86,10 @@ def test_a_finished_training_leaves_no_lock(config: TrainConfig, tmp_path: Path)
 def test_reproduce_is_refused_before_it_writes_anything(hold, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("yaml")
-    from spgru.studies import SCALES, Settings, reproduce
+    from spgru.studies import SCALES, StudyConfig, reproduce
 
     first = hold(tmp_path)
-    settings = Settings(SCALES["small"], tmp_path, "cpu", seeds=(0,))
+    settings = StudyConfig(SCALES["small"], tmp_path, "cpu", seeds=(0,))
     with pytest.raises(FolderInUseError, match=rf"is in use by process {first.pid} on "):
         reproduce(["maps"], settings, show="none")
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]

@@ -9,8 +9,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 __all__ = [
-    "COLOURS", "Cell", "Line", "Panel", "new_figure", "require_matplotlib",
-    "save_frames", "save_panels",
+    "COLOURS",
+    "Line",
+    "Panel",
+    "Tile",
+    "new_figure",
+    "require_matplotlib",
+    "save_frames",
+    "save_panels",
 ]  # fmt: skip
 
 COLOURS = {"frame": "gray", "uncertainty": "magma"}
@@ -39,7 +45,7 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-class Cell(NamedTuple):
+class Tile(NamedTuple):
     kind: str
     """a key of `COLOURS`"""
     pixels: Tensor
@@ -49,7 +55,7 @@ class Cell(NamedTuple):
 def save_frames(
     path: Path,
     columns: Sequence[str],
-    rows: Mapping[str, Sequence[Cell]],
+    rows: Mapping[str, Sequence[Tile]],
     title: str = "uncertainty: standard deviation, 0 to {top:.2g}",
 ) -> None:
     """A grid of frames.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from spgru.reporting.markdown import bullets, count, figure, number, table, yes_no
+from spgru.reporting.markdown import count, figure, number, table, yes_no
+from spgru.reporting.tables import Row
 from spgru.studies.guesses import least_error
 from spgru.studies.statistics import growth, mean, rises, spread
-from spgru.studies.study import Results, Row
+from spgru.studies.study import Conclusion, Tables
 
-__all__ = ["curve", "report", "seeds_of"]
+__all__ = ["conclude", "curve", "seeds_of"]
 
 
 def seeds_of(rows: list[Row], model: str) -> list[int]:
@@ -26,16 +27,17 @@ def _ordered(rows: list[Row], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-def report(results: Results) -> str:
+def conclude(results: Tables) -> Conclusion:
     curves = results["curves"]
     models, kinds = _ordered(curves, "model"), _ordered(curves, "kind")
-    return "\n\n".join(
-        [
+    return Conclusion(
+        introduction=(
             "One digit on one straight path is all that the networks were trained on. Each number "
             "below is the predicted variance of the pixels, summed over a frame and averaged over "
-            "frames 11 to 20 and over the test sequences of a deviation.",
-            "## What was found",
-            bullets(_findings(results, models, kinds)),
+            "frames 11 to 20 and over the test sequences of a deviation."
+        ),
+        findings=_findings(results, models, kinds),
+        sections=[
             figure("curves.png", "Mean over seeds; the band is the range of all seeds"),
             "## Variance and error",
             _curve_table(curves, models, kinds),
@@ -59,11 +61,11 @@ def report(results: Results) -> str:
             "## Pictures",
             *[figure(f"{kind}.png", f"Deviating {kind}, first seed") for kind in kinds],
             figure("prediction.gif", "What is there, prediction, uncertainty"),
-        ]
+        ],
     )
 
 
-def _findings(results: Results, models: list[str], kinds: list[str]) -> list[str]:
+def _findings(results: Tables, models: list[str], kinds: list[str]) -> list[str]:
     curves = results["curves"]
     lines, contradictions = [], []
     for model in models:

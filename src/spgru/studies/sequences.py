@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spgru.data import MovingMNIST
 from spgru.data.mnist import DIGIT
-from spgru.studies.runs import Settings
+from spgru.studies.runs import StudyConfig
 from spgru.training.evaluation import CONTROLLED_SETS
 
 __all__ = [
@@ -73,15 +73,15 @@ class Pairs(NamedTuple):
     """(20,): share of the digits' brightness that is on the canvas"""
 
 
-def _data(settings: Settings, count: int, **changed: Any) -> MovingMNIST:
-    options: dict[str, Any] = {"split": "test", "seed": TEST_SEED, "directory": settings.mnist}
-    return MovingMNIST.controlled(count, device=settings.where, **changed, **options)
+def _data(config: StudyConfig, count: int, **changed: Any) -> MovingMNIST:
+    options: dict[str, Any] = {"split": "test", "seed": TEST_SEED, "directory": config.mnist}
+    return MovingMNIST.controlled(count, device=config.torch_device, **changed, **options)
 
 
-def controlled_pairs(settings: Settings, deviation: Deviation, count: int) -> Pairs:
+def controlled_pairs(config: StudyConfig, deviation: Deviation, count: int) -> Pairs:
     """The first `count` test sequences with that deviation; the digits are always the same."""
-    data = _data(settings, count, **{deviation.kind: deviation.value})
-    clean = data if deviation.kind != "noise" else _data(settings, count)
+    data = _data(config, count, **{deviation.kind: deviation.value})
+    clean = data if deviation.kind != "noise" else _data(config, count)
     digits = torch.from_numpy(clean.layout(0).digits[:, 0]).to(clean.device)
     whole = clean.images[digits].double().sum() / 255
     frames = clean.batch(0)
@@ -89,7 +89,7 @@ def controlled_pairs(settings: Settings, deviation: Deviation, count: int) -> Pa
     return Pairs(data.batch(0)[:10], frames[10:], visible.cpu())
 
 
-def path(settings: Settings, deviation: Deviation) -> NDArray[np.float64]:
+def path(config: StudyConfig, deviation: Deviation) -> NDArray[np.float64]:
     """The middle of the digit in every frame, (20, 2), (y, x) in pixels."""
-    corners = _data(settings, 1, **{deviation.kind: deviation.value}).layout(0).corners
+    corners = _data(config, 1, **{deviation.kind: deviation.value}).layout(0).corners
     return corners[:, 0, 0].astype(np.float64) + DIGIT / 2
