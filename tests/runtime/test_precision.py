@@ -94,7 +94,7 @@ def test_they_are_put_back_after_an_error() -> None:
 
 
 def test_training_and_benchmarks_run_whichever_switches_are_set(tmp_path) -> None:
-    from spgru.bench import Case, Settings, Shape, measure
+    from spgru.bench import BenchConfig, Case, Shape, measure
     from spgru.bench.timing import QUICK
     from spgru.models import ModelConfig
     from spgru.training import TrainConfig, train
@@ -104,7 +104,7 @@ def test_training_and_benchmarks_run_whichever_switches_are_set(tmp_path) -> Non
         ModelConfig(hidden_size=4), steps=1, batch_size=2, device="cpu", output=str(tmp_path)
     )
     assert train(config, show="none").stopped == "finished"
-    settings = Settings(
+    settings = BenchConfig(
         [Case(Shape(2, 2, 3, 4))], torch.device("cpu"), ["GRU"], QUICK, peers=False, threads=1
     )
     rows = measure(settings, say=lambda _: None)["rows"]

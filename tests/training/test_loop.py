@@ -32,7 +32,7 @@ from spgru.training.images import save_prediction
 from spgru.training.model import DeepMarkovConfig, DeterministicConfig, DropoutConfig, make_model
 from spgru.training.optimizer import make_optimizer
 from spgru.training.progress import read_metrics
-from spgru.training.step import MeanLossModule
+from spgru.training.update import MeanLossModule
 
 Make = Callable[..., TrainConfig]
 Newest = Callable[[Path | str], dict[str, bytes]]

@@ -28,7 +28,7 @@ from spgru.training.model import (
     make_model,
 )
 from spgru.training.schema import flatten, from_mapping, to_mapping
-from spgru.training.step import learning_rate
+from spgru.training.update import learning_rate
 
 CONFIGS = sorted((Path(__file__).parents[2] / "src/spgru/studies/configs").glob("*/*.yaml"))
 MODELS: tuple[AnyModelConfig, ...] = (

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from spgru.bench.check import Finding, compare
+from spgru.bench.check import Comparison, compare
 from spgru.bench.problem import Answer, Cell, Problem
 from spgru.bench.shapes import Mode
+from spgru.runtime.device import GRAPH_WARMUP
 
-__all__ = ["Absent", "Contender", "Kind", "bytes_of", "network"]
+__all__ = ["Absent", "Contender", "Kind", "Made", "bytes_of", "network"]
 
 Kind = Literal["ours", "plain", "sampling", "peer"]
 Outputs = Callable[[Any, Tensor], Sequence[Tensor]]
@@ -27,7 +28,7 @@ class Contender:
     cell: Cell
     work: Callable[[], Any]
     """what is timed"""
-    check: Callable[[], list[Finding]]
+    check: Callable[[], list[Comparison]]
     """runs `work`, or what it consists of, and compares with the truth"""
     parameter_bytes: int
     repeats: int = 1
@@ -47,6 +48,10 @@ class Absent:
     cell: Cell
     status: Literal["refused", "not installed", "skipped", "failed"]
     reason: str
+
+
+Made = Contender | Absent
+"""What comes of preparing a contender."""
 
 
 def bytes_of(layer: nn.Module) -> int:
@@ -82,7 +87,7 @@ def network(
     if graph:
         name, work = f"{name}, graph", _captured(work, problem.device)
 
-    def check() -> list[Finding]:
+    def check() -> list[Comparison]:
         answer = dict(zip(("mean", "var"), work(), strict=False))
         if mode == "training":
             answer |= gradients(layer)
@@ -131,7 +136,7 @@ def _captured(work: Callable[[], Any], device: torch.device) -> Callable[[], Any
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream):
-                for _ in range(3):
+                for _ in range(GRAPH_WARMUP):
                     work()
             torch.cuda.current_stream(device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spgru.bench.contender import Absent, Contender, network
+from spgru.bench.contender import Absent, Contender, Made, network
 from spgru.bench.peers import peers
 from spgru.bench.problem import CELLS, Cell, Problem, ours_gradients, plain_gradients
 from spgru.bench.sampling import sampling_contenders
@@ -17,7 +17,6 @@ from spgru.recurrent import BACKENDS
 
 __all__ = ["make_contenders"]
 
-Made = Contender | Absent
 OURS = tuple(backend for backend in BACKENDS if backend != "auto")
 """Backends that take part."""
 

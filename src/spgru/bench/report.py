@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from spgru.bench.pictures import save_growth, save_times
-from spgru.bench.ratios import Row, judge, ratios
+from spgru.bench.ratios import judge, ratios
 from spgru.bench.run import FIELDS
 from spgru.reporting.markdown import number, table
-from spgru.reporting.tables import to_csv
+from spgru.reporting.tables import Row, to_csv
 from spgru.runtime.storage import write_whole
 
 __all__ = ["summary", "write"]

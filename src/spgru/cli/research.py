@@ -192,9 +192,9 @@ def bench(
     Peers: pip install 'spgru[bench]'
     """
     from spgru.bench import measure, summary, write
-    from spgru.bench.options import make_settings
+    from spgru.bench.options import make_bench_config
 
-    settings = make_settings(
+    config = make_bench_config(
         preset=None if preset is None else preset.value,
         shapes=shapes or [],
         dtypes=None if dtypes is None else [dtype.value for dtype in dtypes],
@@ -206,7 +206,7 @@ def bench(
         peers=peers,
         quick=quick,
     )
-    document = measure(settings, shlex.join(["spgru", *context.obj]))
+    document = measure(config, shlex.join(["spgru", *context.obj]))
     for path in write(document, output):
         print(f"wrote {path}")
     print(summary(document))

@@ -6,7 +6,11 @@ import torch
 
 from spgru.runtime.errors import ConfigError
 
-__all__ = ["choose_device", "synchronize"]
+__all__ = ["GRAPH_WARMUP", "choose_device", "synchronize"]
+
+GRAPH_WARMUP = 3
+"""Calls before a CUDA graph is captured: what libraries set up at a first call must not be in it.
+Three is what torch's own examples take."""
 
 
 def choose_device(name: str, local_rank: int | None = None) -> torch.device:

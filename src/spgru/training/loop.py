@@ -27,11 +27,11 @@ from spgru.training.images import save_prediction
 from spgru.training.interrupt import OUT_OF_TIME, Stop, watching
 from spgru.training.progress import Progress, Show
 from spgru.training.run import Run
-from spgru.training.step import (
-    GraphStep,
+from spgru.training.update import (
+    GraphUpdate,
     LossModule,
     MeanLossModule,
-    Step,
+    Update,
     learning_rate,
 )
 
@@ -125,9 +125,9 @@ class _Loop:
         self.run, self.stop = run, stop
         self.config, self.group = run.config, run.group
         self.means_only = run.step < run.config.mean_steps
-        self.advance = self._make_step()
+        self.update = self._make_update()
 
-    def _make_step(self) -> Step:
+    def _make_update(self) -> Update:
         config, group = self.config, self.group
         module: Any = (
             MeanLossModule(self.run.model)
@@ -137,7 +137,7 @@ class _Loop:
         if config.compile:
             module = torch.compile(module)
         graph = _takes_graphs(group) and config.cuda_graph != "never"
-        kind = GraphStep if graph else Step
+        kind = GraphUpdate if graph else Update
         # Variances take no part in the beginning, and have no gradient to wait for.
         wrapped = group.wrap(module, some_unused=self.means_only)
         return kind(wrapped, self.run.optimizer, config.precision, config.optimizer.clip)
@@ -150,11 +150,11 @@ class _Loop:
         while run.step < config.steps and not reason:
             if self.means_only and run.step >= config.mean_steps:
                 self.means_only = False
-                self.advance = self._make_step()
+                self.update = self._make_update()
             self._seed()
             rate = learning_rate(config.optimizer.lr, config.schedule, run.step, config.steps)
             # Cloned, because a replayed graph writes to the same place again.
-            last = self.advance(next(run.data), rate).clone()
+            last = self.update(next(run.data), rate).clone()
             run.step += 1
             # Looking is free on the CPU; elsewhere it has to wait for the log or a checkpoint.
             if last.device.type == "cpu" and not bool(last.isfinite().all()):
@@ -195,7 +195,7 @@ class _Loop:
         means = self.group.mean(values).tolist()
         if not all(map(math.isfinite, means)):
             raise self.run.diverged()
-        return dict(zip(self.advance.names, means, strict=True))
+        return dict(zip(self.update.names, means, strict=True))
 
     def _log(self, progress: Progress | None, interval: list[Tensor], rate: float) -> None:
         losses = self._losses(torch.stack(interval).mean(0))
