@@ -1,4 +1,4 @@
-"""What a model of pixels is trained on: `"elbo"`, `"paper"` or `"cross_entropy"`.
+"""Training objectives of a model of pixels: `"elbo"`, `"paper"` or `"cross_entropy"`.
 
 The network's output are moments of the *logit* of every pixel; targets are pixels in [0, 1].
 Everything is in nats per frame: summed over the pixels, averaged over batch and frames.

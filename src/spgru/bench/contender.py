@@ -29,14 +29,14 @@ class Contender:
     work: Callable[[], Any]
     """what is timed"""
     check: Callable[[], list[Comparison]]
-    """runs `work`, or what it consists of, and compares with the truth"""
+    """runs `work`, or its parts, and compares with the truth"""
     parameter_bytes: int
     repeats: int = 1
-    """how many times `work` makes up the method, where only a part of it is run"""
+    """calls of `work` that make up the method; its time is multiplied by this"""
     has_memory: bool = True
-    """whether `work` allocates what it needs where that can be counted"""
+    """whether the memory that `work` allocates can be counted"""
     release: Callable[[], None] = lambda: None
-    """lets go of what the last `work` left, the gradients, so that the next one's count"""
+    """frees what the last `work` left, its gradients, so that those of the next are counted"""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _training(
         for parameter in parameters:
             parameter.grad = None
         values = outputs(layer, problem.x)
-        # The loss is linear in the outputs, and so costs nothing of its own.
+        # Gradients of a loss that is linear in the outputs: it costs no time itself.
         torch.autograd.backward(values, problem.cotangents[: len(values)])
         return [value.detach() for value in values]
 

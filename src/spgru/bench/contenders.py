@@ -55,7 +55,7 @@ def _moments(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 def _ours(problem: Problem, cell: Cell, backend: str, mode: Mode, limit: float) -> list[Made]:
     name = f"ours {cell}, {backend}"
     if backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1":
-        reason = "TRITON_INTERPRET=1, and an interpreter's time says nothing"
+        reason = "TRITON_INTERPRET=1: the time of the interpreter is not that of the kernels"
         return [Absent(name, "ours", cell, "refused", reason)]
 
     def make(graph: bool) -> Contender:

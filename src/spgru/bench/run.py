@@ -72,8 +72,8 @@ def measure(
 
     Args:
         command: what was typed, for the record
-        say: told about progress
-        make: who takes part
+        say: called with a line for each case
+        make: makes the contenders
     """
     if not config.cases:
         raise ValueError("there is no case to measure; give a shape or a preset")

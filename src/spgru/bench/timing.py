@@ -1,4 +1,4 @@
-"""Seconds of many works that take turns, so that whatever slows the machine slows them all."""
+"""Seconds of many works that take turns, so that a slow moment of the machine affects them all."""
 
 from __future__ import annotations
 

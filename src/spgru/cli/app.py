@@ -76,5 +76,5 @@ def _options(
         bool, typer.Option("--traceback", help="Show where an error came from.")
     ] = False,
 ) -> None:
-    # `main` itself looks for --traceback, since it is where errors end.
+    # `main`, which handles errors, reads --traceback itself.
     del version, traceback

@@ -87,7 +87,7 @@ def load_mnist(split: Split, directory: str | os.PathLike[str] | None = None) ->
 
 @cache
 def packaged_images(split: Split, device: torch.device) -> Tensor:
-    """Packaged images on a device, (N, 28, 28) uint8; kept, and shared by all who ask."""
+    """Packaged images on a device, (N, 28, 28) uint8, from a cache: do not change them."""
     return torch.tensor(load_mnist(split).images, device=device)
 
 

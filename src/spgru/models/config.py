@@ -1,4 +1,4 @@
-"""`ModelConfig`: what to build, as plain values that fit a configuration file."""
+"""`ModelConfig`: a model as plain values that fit a configuration file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ModelConfig:
         architecture: `"fully_connected"`, or `"convolutional"` on patches
         height: of a frame
         width: of a frame
-        hidden_size: units of a layer; of a convolutional one, channels, of which 64 are many
+        hidden_size: units of a layer; of a convolutional one, channels (64 are slow)
         num_layers: layers of the encoder and of each decoder
         cell: `"gru"` or `"lstm"`
         reset_after: which GRU, see `spgru.GRU`
@@ -38,8 +38,8 @@ class ModelConfig:
         weight_std: standard deviation of every weight at the start; None for a tenth of the range
             that `torch.nn` draws weights from (0.1 / sqrt(hidden_size) for the recurrent layers)
         initial_logit: mean of the readout's bias at the start. The logit of the frames' mean
-            brightness, -3 for Moving MNIST, keeps a network from learning darkness first, which
-            may saturate it for good
+            brightness, -3 for Moving MNIST, keeps a network from learning first that frames are
+            dark, which may saturate it for good
         patch_size: of a convolutional model: this many pixels squared become one position
         kernel_size: of a convolutional model, odd
     """

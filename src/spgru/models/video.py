@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Prediction(NamedTuple):
-    """Logits of the frames a model gives, (T, B, height, width); None for what it does not."""
+    """Logits of frames, (T, B, height, width); None for a sequence without a decoder."""
 
     future: Moments | None
     """oldest first"""
@@ -32,7 +32,7 @@ class Prediction(NamedTuple):
 
 
 class VideoModel(nn.Module, ABC):
-    """Base of the models: mostly an encoder, and a decoder for each sequence to give.
+    """Base of the models: mostly an encoder, and a decoder for each sequence of its output.
 
     The encoder's final state, mean and variance, is where a decoder starts, so uncertainty about
     the past travels into the future.
@@ -79,19 +79,19 @@ class VideoModel(nn.Module, ABC):
 
     @torch.no_grad()
     def _darken(self) -> None:
-        """Shift the logits that are given at the start."""
+        """Add `initial_logit` to the biases of the readouts."""
         for name in self.gives:
             self.get_parameter(f"{name}.readout.bias.mean").add_(self.config.initial_logit)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, as the constructor did; a layer alone knows no `initial_logit`."""
+        """Draw all weights anew, as the constructor did, `initial_logit` included."""
         for module in self.modules():
             if isinstance(module, Layer):
                 module.reset_parameters()
         self._darken()
 
     def forward(self, frames: Tensor | Moments, steps: int | None = None) -> Prediction:
-        """Logits of what comes next, of what was seen, or both.
+        """Logits of the frames that follow, of the given ones, or of both.
 
         Args:
             frames: (T, B, height, width), Tensor or Moments
@@ -115,7 +115,7 @@ class VideoModel(nn.Module, ABC):
         if "future" in self.gives:
             future = self.get_submodule("future")(state, steps, last)
         if "reconstruction" in self.gives:
-            # With feedback it starts from an empty frame: the last one is what it has to give.
+            # With feedback it starts from an empty frame, since the last one is its first target.
             empty = torch.zeros(last.shape, dtype=last.dtype, device=last.device)
             reconstruction = self.get_submodule("reconstruction")(state, frames.shape[0], empty)
         return Prediction(future, reconstruction)
@@ -144,7 +144,7 @@ class VideoModel(nn.Module, ABC):
         return sigmoid(self.predict_logits(frames, steps), self.config.rule)
 
     def loss(self, frames: Tensor, objective: Objective) -> Loss:
-        """What to minimise.
+        """The loss to minimise.
 
         Args:
             frames: (2 T, B, height, width) in [0, 1]; the first half is the input, the second what
@@ -190,9 +190,9 @@ class Composite(VideoModel):
 
 
 class NextFrame(VideoModel):
-    """One network that knows the next frame: of the frames it sees, and then of its own.
+    """One network that predicts the next frame: of the frames it is given, then of its own.
 
-    It learns from every next frame, those of the sequence it sees included; `loss` is their mean.
+    It is trained on every next frame, those of its input included; `loss` is their mean.
     """
 
     kind = "next_frame"

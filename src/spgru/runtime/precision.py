@@ -49,8 +49,8 @@ def _old_cudnn() -> bool:
 def float32_products(tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
     """Let float32 products on a GPU run in TF32, or in full float32, until the block ends.
 
-    Inside, both sets of switches agree, so that whoever reads either gets an answer. Afterwards
-    they are as the user left them, whichever set was used.
+    Inside, both sets of switches agree, so that reading either works. Afterwards they are as the
+    user left them, whichever set was used.
 
     Args:
         cudnn_benchmark: let cuDNN time its convolutions and choose the fastest

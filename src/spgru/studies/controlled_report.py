@@ -11,6 +11,12 @@ from spgru.studies.study import Conclusion, Tables
 __all__ = ["conclude", "curve", "seeds_of"]
 
 
+# Shares of the digit on the canvas; the text of the report names them as 1 % lost and 90 %.
+_WHOLE, _MOSTLY = 0.99, 0.9
+_SIMILAR = 1.1
+"""Largest ratio of two errors that count as similar; the report says "within 10 %"."""
+
+
 def seeds_of(rows: list[Row], model: str) -> list[int]:
     return sorted({row["seed"] for row in rows if row["model"] == model})
 
@@ -88,7 +94,7 @@ def _findings(results: Tables, models: list[str], kinds: list[str]) -> list[str]
         "Squared error per frame on the familiar path: "
         + ", ".join(f"{m} {number(e)}" for m, e in zip(models, errors, strict=True))
         + f"; within 10 % of each other, as the paper trained them: "
-        f"{yes_no(max(errors) <= 1.1 * min(errors))}."
+        f"{yes_no(max(errors) <= _SIMILAR * min(errors))}."
     )
     bar = least_error(results)
     lines += [
@@ -181,9 +187,9 @@ def _canvas_text(rows: list[Row]) -> str:
     for kind, value in sets:
         own = [row for row in rows if (row["kind"], row["value"]) == (kind, value)]
         predicted = mean([row["visible"] for row in own if row["frame"] > len(own) // 2])
-        gone = [row["frame"] for row in own if row["visible"] < 0.99]
+        gone = [row["frame"] for row in own if row["visible"] < _WHOLE]
         lines.append([kind, value, predicted, ", ".join(map(str, gone)) or "none"])
-        if predicted < 0.9:
+        if predicted < _MOSTLY:
             lost.append(f"{kind} {number(value)} ({number(1 - predicted, 2)} lost)")
     note = (
         "A digit that leaves the canvas has fewer pixels to be uncertain about: read the sums "

@@ -1,4 +1,4 @@
-"""What one can say about the familiar path without a network: the bar for every network."""
+"""Predictions of the familiar path without a network: every network should do better."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from spgru.studies.study import Tables
 __all__ = ["least_error", "measure_guesses", "simple_guesses"]
 
 _TRAINING_SEQUENCES = 500
+"""Whose mean is a guess: 500 leave a standard error of 1 / sqrt(500), 4 % of a digit's spread."""
 
 
 def simple_guesses(seen: Tensor, training: Tensor) -> dict[str, Moments]:

@@ -27,7 +27,7 @@ DEVIATION = Deviation("angle", 30.0)
 """The paper shows maps of a path with deviating angle."""
 _OURS, _THEIRS, _BOTH = "SP-GRU with error", "MC-LSTM with error", "SP-GRU with MC-LSTM"
 _COUPLES = (_OURS, _THEIRS, _BOTH)
-"""Which maps are held against which."""
+"""Which maps are compared with which."""
 
 
 def _members(config: StudyConfig) -> list[Member]:

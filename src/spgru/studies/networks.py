@@ -18,7 +18,7 @@ __all__ = ["Networks", "Stopped", "train_all"]
 class Networks:
     """Configurations and trained networks, each read when it is first asked for, and kept.
 
-    Ask for a trained network after its training: what was read does not change any more.
+    Ask for a trained network after its training: it is not read again.
     """
 
     def __init__(self, config: StudyConfig) -> None:

@@ -24,8 +24,9 @@ __all__ = ["STUDY", "count_by_bin", "summarise"]
 FAMILIAR = 2
 NUMBERS = {1: "one digit", 2: "two digits", 3: "three digits"}
 EXPECTED_RATIO = 1.5
-"""Three digits shall have at least this much more variance than two."""
+"""Three digits should have at least this many times the variance of two: 3 / 2, as lit pixels."""
 _BINS = 30
+"""Of the histogram: narrow enough to show whether the distributions overlap."""
 
 
 def _members(config: StudyConfig) -> list[Member]:

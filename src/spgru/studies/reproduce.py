@@ -64,7 +64,7 @@ def reproduce(
 
     Raises:
         UnfinishedError: time was up, or a signal came.
-        ConfigError: something that was asked for cannot be done; told before any training.
+        ConfigError: something that was asked for cannot be done; raised before any training.
         CheckpointError: a given network does not exist, or is damaged.
         FolderInUseError: another process works in `config.output`.
     """
@@ -109,7 +109,7 @@ def _check(networks: Networks, names: Sequence[str], wanted: Iterable[Member]) -
                 f"--use {run}: {', '.join(names)} takes {', '.join(configs)}; leave it out"
             )
         found, own = networks.loaded(by_run[run]).config.model, configs[run].model
-        if type(found) is not type(own) or _looks_back(found) != _looks_back(own):
+        if type(found) is not type(own) or _reconstructs(found) != _reconstructs(own):
             raise ConfigError(
                 f"--use {run}={source}: that is a network of kind {found.kind}, and {run} one of "
                 f"kind {own.kind}"
@@ -128,12 +128,12 @@ def _check(networks: Networks, names: Sequence[str], wanted: Iterable[Member]) -
         MovingMNISTTest(config.official)
 
 
-def _looks_back(model: AnyModelConfig) -> bool:
+def _reconstructs(model: AnyModelConfig) -> bool:
     return model.kind == "autoencoder"
 
 
 def _check_part(study: Study, config: StudyConfig) -> None:
-    """Refuse runs of `config.only` that the study does not have, or cannot do with alone."""
+    """Refuse runs of `config.only` that the study does not have, or that are not enough for it."""
     whole = study.members(dataclasses.replace(config, only=()))
     runs = list(dict.fromkeys(member.run for member in whole))
     for run in config.only:

@@ -18,7 +18,7 @@ class Scale:
         seeds: how many networks are trained for curves with a band, seeds 0, 1, ...
         sequences: unfamiliar test sequences for each deviation of the controlled path
         draws: networks drawn for a prediction by sampling
-        audit_sequences: on how many sequences of each deviation the variance is held against
+        audit_sequences: on how many sequences of each deviation the variance is compared with
             brute force
         audit_draws: networks drawn for that
         test_sequences: of the two-digit test set, and of each number of digits out of domain

@@ -43,11 +43,12 @@ PUBLISHED = {
     "Video ladder network (Cricri et al.)": 187.7,
     "Differentiable memory (Patraucean et al.)": 179.8,
 }
-"""Nats per frame of predicted frames, as published."""
+"""Nats per predicted frame, as published."""
 LIMITS = {"constant mean of every pixel": 674.0, "floor of any open-loop predictor": 114.6}
+"""Nats per frame of the best constant frame, and those that no predictor can go below."""
 PAPER = PUBLISHED["SP-GRU (the paper)"]
 _AT_A_TIME = {"cpu": 50, "cuda": 200}
-"""sequences"""
+"""Sequences in a batch; 200 of 20 frames are 66 MB."""
 
 
 def _members(config: StudyConfig) -> list[Member]:
@@ -73,7 +74,7 @@ def evaluation_set(config: StudyConfig) -> tuple[str, Iterator[Tensor]]:
 
 
 def _answers(model: Any, seen: Tensor, after: Tensor) -> dict[str, tuple[Moments, Tensor]]:
-    """Pixels and their target for all that a model gives, nearest in time first."""
+    """Pixels and target of each task that a model solves, nearest in time first."""
     future, reconstruction = model(seen)
     found = {}
     if future is not None:
@@ -85,7 +86,7 @@ def _answers(model: Any, seen: Tensor, after: Tensor) -> dict[str, tuple[Moments
 
 @torch.no_grad()
 def score_tasks(model: Any, batches: Iterator[Tensor]) -> tuple[list[Row], list[Row]]:
-    """Scores of everything a model gives, and its variance and error by distance in time.
+    """Scores of each task that a model solves, and variance and error by distance in time.
 
     Args:
         batches: (2 T, B, height, width), the first half the input
@@ -134,7 +135,7 @@ def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
             answers = _answers(model, *example.chunk(2))
         for task, (pixels, target) in answers.items():
             _save_task(folder / f"{member.run}_{task}.png", pixels[:, 0], target[:, 0], task)
-        # What comes after what was seen: the future, or from an autoencoder the way back.
+        # A predictor shows the future, an autoencoder its input in reverse.
         pixels, target = next(iter(answers.values()))
         clips[label] = Clip(example[: len(target), 0], target[:, 0], pixels[:, 0])
     save_animation(folder / "prediction.gif", clips)

@@ -143,8 +143,8 @@ class TrainConfig:
             same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32
         cuda_graph: capture the whole step in a CUDA graph; `"auto"` does on one GPU
         compile: `torch.compile` of the loss; unrolled over time, it takes minutes to start
-        cudnn_benchmark: let cuDNN try its convolutions and take the fastest; what it takes may
-            differ from one call to the next, so that a resumed run is not the same to the bit
+        cudnn_benchmark: let cuDNN try its convolutions and take the fastest; its choice may
+            differ between calls, so that a resumed run is not the same to the bit
         output: folder of checkpoints, metrics and images
         checkpoint_every: steps between checkpoints; the last step is always kept
         keep: checkpoints to keep
@@ -203,8 +203,8 @@ class TrainConfig:
             )
 
 
-# Where a run is made and what is written about it; everything else decides the weights.
-_FREE = {
+# Fields that do not affect the weights and may change when a run is resumed.
+_CHANGEABLE = {
     "output", "device", "cuda_graph", "compile", "cudnn_benchmark", "initial", "checkpoint_every",
     "keep", "log_every", "image_every", "validate_every", "validate_sequences", "tensorboard",
     "data.directory",
@@ -221,7 +221,7 @@ def stored_form(config: TrainConfig) -> dict[str, Any]:
 def differences(config: TrainConfig, stored: Mapping[str, Any]) -> list[str]:
     """Why a run with `config` would not continue the stored one, each as "name: old, now new"."""
     before, now = flatten(stored), flatten(stored_form(config))
-    free = _FREE | ({"steps"} if config.schedule.decay == "none" else set())
+    free = _CHANGEABLE | ({"steps"} if config.schedule.decay == "none" else set())
     return [
         f"{name} was {before.get(name)}, now {now.get(name)}"
         for name in dict.fromkeys([*before, *now])
@@ -248,7 +248,7 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         *sections, last = name.split(".")
         section = mapping
         for part in sections:
-            # A section that is none is found out below.
+            # A value where a section should be is refused below, by from_mapping.
             inner = section.get(part)
             section[part] = section = inner if isinstance(inner, dict) else {}
         section[last] = value

@@ -30,7 +30,7 @@ __all__ = ["CHECKPOINTS", "Loaded", "export", "load_exported", "load_model", "lo
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints inside that of a run."""
 FORMAT = "spgru-weights-1"
-Precision = Literal["float32", "float16"]
+ExportPrecision = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ class Loaded:
 
 
 def export(
-    source: str | Path, path: str | Path, precision: Precision = "float32", overwrite: bool = False
+    source: str | Path,
+    path: str | Path,
+    precision: ExportPrecision = "float32",
+    overwrite: bool = False,
 ) -> Path:
     """Write the weights of any source that `load_model` takes to `path`.
 
@@ -57,7 +60,7 @@ def export(
     variance, bfloat16 by 3 %, and weights by 0.05 % against 0.4 %. A certain weight's log-variance
     of minus infinity is kept. Whatever does not fit is refused.
     """
-    check_choice("precision", precision, get_args(Precision))
+    check_choice("precision", precision, get_args(ExportPrecision))
     path = Path(path)
     if path.suffix != ".safetensors":
         raise CheckpointError(f"{path} must end in .safetensors")
@@ -78,7 +81,7 @@ def export(
     return path
 
 
-def _narrow(name: str, tensor: Tensor, precision: Precision) -> Tensor:
+def _narrow(name: str, tensor: Tensor, precision: ExportPrecision) -> Tensor:
     if precision == "float32" or not tensor.is_floating_point():
         return tensor.contiguous()
     narrow = tensor.to(torch.float16)
@@ -134,7 +137,7 @@ def _stored(source: str | Path) -> Checkpoint:
         return checkpoints.load_newest(folder if folder.is_dir() else path)
     if path.suffix == ".json":
         return checkpoints.load(path)
-    # Beside an export a JSON file may be anything, such as its scores.
+    # The JSON file beside an export may be something else, such as its scores.
     partner = path.with_suffix(".json")
     if path.name.startswith("step-") and path.suffix == ".safetensors" and partner.exists():
         return checkpoints.load(partner)

@@ -49,7 +49,7 @@ def _to_unit(array: NDArray[Any], path: str | Path) -> Tensor:
         return torch.from_numpy(array.astype(np.float32)) / 255
     if array.dtype.kind != "f":
         raise ValueError(f"{path} has dtype {array.dtype}; save uint8, or floats in [0, 1]")
-    # NaN fails both comparisons.
+    # Written so that NaN, which fails every comparison, is refused.
     if not (array.min() >= 0 and array.max() <= 1):
         raise ValueError(
             f"{path} reaches from {array.min():.4g} to {array.max():.4g}; pixels must lie in "

@@ -38,6 +38,7 @@ from spgru.training.update import (
 __all__ = ["Result", "train"]
 
 _VALIDATION_SEED = 2021
+"""Any number but that of `spgru.training.evaluation`: validation must not use its sequences."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class _Loop:
             module = torch.compile(module)
         graph = _takes_graphs(group) and config.cuda_graph != "never"
         kind = GraphUpdate if graph else Update
-        # Variances take no part in the beginning, and have no gradient to wait for.
+        # Without variances in the loss theirs have no gradient, which DDP has to be told.
         wrapped = group.wrap(module, some_unused=self.means_only)
         return kind(wrapped, self.run.optimizer, config.precision, config.optimizer.clip)
 
@@ -153,22 +154,22 @@ class _Loop:
                 self.update = self._make_update()
             self._seed()
             rate = learning_rate(config.optimizer.lr, config.schedule, run.step, config.steps)
-            # Cloned, because a replayed graph writes to the same place again.
+            # Cloned, because a replayed graph writes its result to the same tensor again.
             last = self.update(next(run.data), rate).clone()
             run.step += 1
-            # Looking is free on the CPU; elsewhere it has to wait for the log or a checkpoint.
+            # On a GPU reading a value would wait for the device: only with the log or a checkpoint.
             if last.device.type == "cpu" and not bool(last.isfinite().all()):
                 raise run.diverged()
             interval.append(last)
-            # The means' phase ends a row too: parts of two different losses have no common mean.
+            # A row ends with mean_steps too, since the loss changes there.
             if self._is_due(config.log_every) or run.step == config.mean_steps:
                 self._log(progress, interval, rate)
                 interval = []
             if self._is_due(config.checkpoint_every) and run.step < config.steps:
                 kept = run.step if self._keep(progress) else kept
             if progress is not None:
-                self._look(progress)
-            # Several processes must agree on the step, and asking makes a GPU's host wait.
+                self._draw_and_validate(progress)
+            # Several processes must stop at the same step; agreeing on it waits for the GPU.
             if self.group.count == 1 or self._is_due(config.log_every):
                 reason = self.group.largest(self.stop.reason)
         losses = self._losses(last)
@@ -184,12 +185,12 @@ class _Loop:
         return every > 0 and (self.run.step % every == 0 or self.run.step == self.config.steps)
 
     def _seed(self) -> None:
-        """Random numbers of a step are a function of seed, step and rank, and of nothing before."""
+        """Make the random numbers of a step a function of seed, step and rank alone."""
         entropy = [self.config.seed, self.run.step, self.group.rank]
         torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
 
     def _losses(self, values: Tensor) -> dict[str, float]:
-        """By name, mean over the processes; here the host waits for the device."""
+        """By name, mean over the processes; waits for the device."""
         if not len(values):
             return {}
         means = self.group.mean(values).tolist()
@@ -203,7 +204,7 @@ class _Loop:
             progress.log(self.run.step, {**losses, "lr": rate})
 
     def _keep(self, progress: Progress | None) -> bool:
-        """A checkpoint on the way: trouble with the disk does not end the run."""
+        """Save a checkpoint before the end; a disk that refuses it does not end the run."""
         if progress is None:
             return True
         start = time.perf_counter()
@@ -216,8 +217,8 @@ class _Loop:
             progress.exclude(time.perf_counter() - start)
         return True
 
-    def _look(self, progress: Progress) -> None:
-        """Pictures, and scores on digits that training never shows."""
+    def _draw_and_validate(self, progress: Progress) -> None:
+        """Pictures, and scores on digits that are not used in training."""
         config, run = self.config, self.run
         draw, validate = self._is_due(config.image_every), self._is_due(config.validate_every)
         if not draw and not validate:

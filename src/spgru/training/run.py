@@ -62,11 +62,11 @@ class Run:
         self.step = self.data.position = int(step)
 
     def save(self) -> None:
-        """Write a checkpoint; a model that is no longer one never replaces a good one.
+        """Write a checkpoint, unless weights are NaN: those never replace a good one.
 
         Raises:
             CheckpointError: it could not be written.
-            TrainingError: the weights are not numbers.
+            TrainingError: weights are NaN.
         """
         if any(bool(parameter.isnan().any()) for parameter in self.model.parameters()):
             raise self.diverged()
@@ -87,9 +87,9 @@ class Run:
         )
 
     def _open(self, resume: bool) -> None:
-        """Load the run to continue, or make sure that a new one can be kept."""
+        """Load the run to continue, or write the first checkpoint of a new one."""
         saved = checkpoints.saved_steps(self.checkpoints)
-        if any(saved) and not resume:  # at step 0 there is nothing to lose
+        if any(saved) and not resume:  # a checkpoint of step 0 alone may be replaced
             raise ConfigError(
                 f"{self.folder} already holds a run (step {saved[-1]}); continue it with --resume, "
                 "or choose another output"
@@ -100,7 +100,7 @@ class Run:
         else:
             if self.config.initial is not None:
                 load_weights(self.model, self.config.initial)
-            # Before any work is done, so that none is lost if it cannot be kept.
+            # Before training, so that none of it is lost if checkpoints cannot be written.
             self.save()
         text = json.dumps(to_mapping(self.config), indent=2) + "\n"
         try:
@@ -128,7 +128,7 @@ class Run:
         self.step = checkpoint.step
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All that changes in training, to be copied into in place."""
+        """All tensors that change in training; copying into them changes the run."""
         return _joined(self.model.state_dict(), self._moments())
 
     def _moments(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Plain mappings to typed dataclasses and back, strictly: what does not fit is named."""
+"""Plain mappings to typed dataclasses and back, strictly: every error names its field."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _convert(hint: Any, value: object, where: str, problems: list[str]) -> Any:
     """The value as the type asks for.
 
     Raises:
-        ConfigError: there is none; a nested section adds to `problems` what can be passed over.
+        ConfigError: the value cannot be used. Problems inside a section go to `problems`.
     """
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):

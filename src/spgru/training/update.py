@@ -54,7 +54,7 @@ class MeanLossModule(LossModule):
 
 
 class Update:
-    """Call with frames and learning rate; returns the parts of the loss, whose names are `names`."""
+    """Call with frames and learning rate; returns the parts of the loss, named by `names`."""
 
     def __init__(
         self,
