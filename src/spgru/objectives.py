@@ -41,8 +41,8 @@ Name = Literal["elbo", "paper", "cross_entropy"]
 # softplus(x) = max(x, 0) + log(1 + exp(-|x|)). With Z normal of variance c around 0,
 # E max(x + Z, 0) = max(x, 0) + tail(x, c), so a mixture of such Z with weights w_k stands for
 # softplus itself where sum_k w_k tail(x, c_k) = log(1 + exp(-|x|)), and adding a variance of x to
-# every c_k is then exact. Variances in geometric progression, between ends found by search, and
-# least squares for the weights leave 8e-7 with five terms.
+# every c_k is then exact. Variances in geometric progression and least squares for the weights
+# leave 8e-7 with five terms; tools/fit_softplus_mixture.py finds the ends of the progression.
 _VARIANCES = np.geomspace(0.82369, 12.5236, 5)
 
 
