@@ -70,10 +70,10 @@ def train(
     }
     changes = {name: value for name, value in options.items() if value is not None}
     changes |= dict(parse_override(text) for text in overrides or ())
-    settings = load_config(config, changes)
-    result = run_training(settings, resume=resume, max_seconds=max_seconds, show=show.value)
+    train_config = load_config(config, changes)
+    result = run_training(train_config, resume=resume, max_seconds=max_seconds, show=show.value)
     if os.environ.get("RANK", "0") == "0":
-        where = f"step {result.step} of {settings.steps} in {result.folder}"
+        where = f"step {result.step} of {train_config.steps} in {result.folder}"
         if result.stopped == "finished":
             print(f"finished at {where}")
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from spgru.data.trajectories import CANVAS
 from spgru.models import VideoModel
 from spgru.reporting.pictures import Line, Panel, Tile, new_figure, save_frames, save_panels
 from spgru.reporting.tables import Row
@@ -20,6 +21,8 @@ __all__ = ["SHOWN", "save_curves", "save_pictures"]
 
 SHOWN = (11, 15, 20)
 """Frames of the pictures, the first being 1."""
+_MARGIN = 16
+"""Pixels shown around the canvas: the middle of a digit that is just outside is 14 away."""
 _FARTHEST = [Deviation(kind, values[-1]) for kind, values in CONTROLLED_SETS.items()]
 
 
@@ -61,10 +64,12 @@ def _save_trajectories(file: Path, config: StudyConfig) -> None:
     for deviations, axes in zip(panels, figure.subplots(1, len(panels)), strict=True):
         for deviation in deviations:
             y, x = path(config, deviation).T
-            (line,) = axes.plot(x[:10], y[:10], "^", markersize=3, label=deviation.label)
-            axes.plot(x[10:], y[10:], "o", color=line.get_color(), markersize=3)
+            half = len(x) // 2
+            (line,) = axes.plot(x[:half], y[:half], "^", markersize=3, label=deviation.label)
+            axes.plot(x[half:], y[half:], "o", color=line.get_color(), markersize=3)
         axes.add_patch(_canvas())
-        axes.set(xlim=(-16, 80), ylim=(80, -16), aspect="equal")
+        low, high = -_MARGIN, CANVAS + _MARGIN
+        axes.set(xlim=(low, high), ylim=(high, low), aspect="equal")
         axes.legend(fontsize="small", loc="lower left")
     figure.suptitle("Middle of the digit: triangles seen, circles to be predicted", fontsize=10)
     figure.savefig(file, dpi=110)
@@ -73,7 +78,7 @@ def _save_trajectories(file: Path, config: StudyConfig) -> None:
 def _canvas() -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((0, 0), 64, 64, fill=False, linewidth=0.8)
+    return Rectangle((0, 0), CANVAS, CANVAS, fill=False, linewidth=0.8)
 
 
 def save_curves(results: Tables, folder: Path) -> None:

@@ -12,21 +12,17 @@ from torch import Tensor
 from spgru.data import MovingMNIST
 from spgru.data.mnist import DIGIT
 from spgru.studies.runs import StudyConfig
-from spgru.training.evaluation import CONTROLLED_SETS
+from spgru.training.evaluation import CONTROLLED_SETS, TEST_SEED
 
 __all__ = [
     "AXES",
     "DEVIATIONS",
     "FAMILIAR",
-    "TEST_SEED",
     "Deviation",
     "Pairs",
     "controlled_pairs",
     "path",
 ]
-
-TEST_SEED = 2020
-"""Every network is asked about the same sequences, of digits that training never shows."""
 
 AXES = {
     "angle": "angle in degrees",
@@ -86,7 +82,8 @@ def controlled_pairs(config: StudyConfig, deviation: Deviation, count: int) -> P
     whole = clean.images[digits].double().sum() / 255
     frames = clean.batch(0)
     visible = frames.double().sum((1, 2, 3)) / whole
-    return Pairs(data.batch(0)[:10], frames[10:], visible.cpu())
+    half = len(frames) // 2
+    return Pairs(data.batch(0)[:half], frames[half:], visible.cpu())
 
 
 def path(config: StudyConfig, deviation: Deviation) -> NDArray[np.float64]:

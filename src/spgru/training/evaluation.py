@@ -17,7 +17,15 @@ from spgru.metrics import cross_entropy_per_frame, spearman
 from spgru.models import Autoencoder
 from spgru.training.config import DataConfig
 
-__all__ = ["CONTROLLED_SETS", "Score", "evaluation_sets", "make_data", "score", "unseen"]
+__all__ = [
+    "CONTROLLED_SETS",
+    "TEST_SEED",
+    "Score",
+    "evaluation_sets",
+    "make_data",
+    "score",
+    "unseen",
+]
 
 CONTROLLED_SETS: dict[str, tuple[float, ...]] = {
     "angle": (20.0, 25.0, 30.0, 35.0),
@@ -26,7 +34,7 @@ CONTROLLED_SETS: dict[str, tuple[float, ...]] = {
 }
 """The controlled study: values of each property of the path; the first is that of training."""
 
-_SEED = 2020
+TEST_SEED = 2020
 """Fixed, so that every model is scored on the same sequences."""
 
 
@@ -159,6 +167,6 @@ def unseen(
         directory: folder with your own MNIST files; None for the packaged ones
     """
     size = min(batch_size, sequences)
-    data = make(size, split="test", seed=_SEED, device=device, directory=directory, **options)
+    data = make(size, split="test", seed=TEST_SEED, device=device, directory=directory, **options)
     for start in range(0, sequences, size):
         yield next(data)[:, : sequences - start]

@@ -32,6 +32,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
+    # 1e-7 for a matrix of zeros, which stays one.
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     for _ in range(_TIMES):
         gram = x @ x.mT
