@@ -265,10 +265,13 @@ def test_misuse_is_status_2(spgru, arguments: tuple[str, ...], message: str) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--set", "model.hiden_size=3"), "model.hiden_size is no field of model; did you mean hi"),
+        (
+            ("--set", "model.hiden_size=3"),
+            "model.hiden_size is not a field of model; did you mean hi",
+        ),
         (("--set", "steps=many"), "steps is the text 'many'; give a whole number"),
         (("--set", "steps"), "is not of the form section.field=value"),
-        (("--set", "steps=[1"), "is no valid YAML"),
+        (("--set", "steps=[1"), "is not valid YAML"),
         (("--steps", "0"), "steps is 0; give at least 1"),
         (("--precision", "float8"), "precision is the text 'float8'; give one of float32"),
         (("--device", "gpu"), "device is 'gpu'; give auto, cpu, cuda"),
@@ -380,12 +383,12 @@ def test_reproduce_all_trains_everything_first(spgru, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--set", "scale.drows=3"), "scale.drows is no field of scale; did you mean draws?"),
+        (("--set", "scale.drows=3"), "scale.drows is not a field of scale; did you mean draws?"),
         (("--set", "scale.draws=1"), "scale.draws is 1; give at least 2"),
         (("--set", "steps=0"), "steps is 0; give at least 1"),
         (("--use", "two_digits"), "--use 'two_digits' is not of the form RUN=CHECKPOINT"),
-        (("--use", "x=y"), "'x' is no run; give one of controlled_deep_markov, "),
-        (("--only", "x"), "'x' is no run; give one of controlled_deep_markov, "),
+        (("--use", "x=y"), "'x' is not a run; give one of controlled_deep_markov, "),
+        (("--only", "x"), "'x' is not a run; give one of controlled_deep_markov, "),
         (("--only", "controlled_mc_lstm"), "controlled compares its networks with each other"),
         (
             ("--only", "two_digits"),

@@ -124,7 +124,7 @@ def test_damaged_archive(tmp_path):
     broken[150:160] = bytes(10)
     for content in (whole[:-40], bytes(broken), b"", b"not an archive"):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match=r"mnist.npz is no readable .npz archive .*replace"):
+        with pytest.raises(ValueError, match=r"mnist.npz is not a readable .npz archive .*replace"):
             load_mnist("test", tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_archive_of_something_else(tmp_path):
         load_mnist("test", tmp_path)
     with (tmp_path / "mnist.npz").open("wb") as file:
         np.save(file, IMAGES)
-    with pytest.raises(ValueError, match=r"no readable .npz archive"):
+    with pytest.raises(ValueError, match=r"readable .npz archive"):
         load_mnist("test", tmp_path)
 
 

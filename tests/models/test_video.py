@@ -426,7 +426,7 @@ def test_bad_frames() -> None:
         model(torch.zeros(0, 2, 4, 4))
     with pytest.raises(ValueError, match="steps must be at least 1"):
         model(torch.zeros(3, 2, 4, 4), 0)
-    with pytest.raises(ValueError, match="only looks back"):
+    with pytest.raises(ValueError, match="only reconstructs"):
         make(Autoencoder, 3)(torch.zeros(3, 2, 4, 4), 2)
     with pytest.raises(ValueError, match="pass an even number"):
         model.loss(torch.rand(3, 2, 4, 4), Objective())

@@ -68,7 +68,7 @@ def test_members(tiny) -> None:
     found = members(settings, ["controlled_sp_gru", "two_digits"], single=["two_digits_conv"])
     names = ["controlled_sp_gru-5", "controlled_sp_gru-7", "two_digits-5", "two_digits_conv-5"]
     assert [member.name for member in found] == names
-    with pytest.raises(ConfigError, match="'three_digits' is no run; give one of controlled_"):
+    with pytest.raises(ConfigError, match="'three_digits' is not a run; give one of controlled_"):
         tiny(given={"three_digits": Path("x")})
 
 
@@ -82,7 +82,7 @@ def test_members_of_some_runs(tiny) -> None:
     assert folder == settings.output / "x-small-controlled_sp_gru-two_digits_conv"
     assert tiny(only=settings.only[::-1]).folder("x") == folder != tiny().folder("x")
     assert settings.run_folder(MEMBER) == tiny().run_folder(MEMBER)
-    with pytest.raises(ConfigError, match="'three_digits' is no run; give one of controlled_"):
+    with pytest.raises(ConfigError, match="'three_digits' is not a run; give one of controlled_"):
         tiny(only=("three_digits",))
 
 

@@ -124,7 +124,7 @@ def test_old_predictions_are_not_overwritten_by_accident(loaded: Loaded, tmp_pat
         (np.full((2, 64, 64), np.nan), "reaches from nan to nan; pixels must lie in"),
         (np.zeros((2, 64, 64), int), "has dtype int64; save uint8, or floats in"),
         (np.zeros((2, 64, 64), complex), "has dtype complex128; save uint8"),
-        (np.full((2, 64, 64), None), r"is no \.npy file of numbers"),
+        (np.full((2, 64, 64), None), r"is not a \.npy file of numbers"),
     ],
 )
 def test_what_is_no_sequence_is_refused(tmp_path: Path, array: Any, message: str) -> None:
@@ -144,7 +144,9 @@ def test_a_header_that_announces_terabytes_is_refused_before_memory_is_asked_for
         np.lib.format.write_array_header_1_0(file, header)
         file.write(bytes(2 * 64 * 64))
     monkeypatch.setattr(np, "load", None)  # which would ask for it
-    message = rf"is no \.npy file of numbers \(its header announces .* but there are {8192 + 128}\)"
+    message = (
+        rf"is not a \.npy file of numbers \(its header announces .* but there are {8192 + 128}\)"
+    )
     with pytest.raises(ValueError, match=message):
         read_sequences(path, 64, 64)
 
@@ -153,10 +155,10 @@ def test_a_header_that_announces_terabytes_is_refused_before_memory_is_asked_for
     ("content", "message"),
     [
         (None, r"cannot be read \(No such file or directory\)"),
-        (b"", r"is no \.npy file of numbers"),
-        (b"some words", r"is no \.npy file of numbers"),
-        (b"\x93NUMPY\x01\x00", r"is no \.npy file of numbers"),
-        (b"PK\x03\x04 broken", r"is no \.npy file of numbers"),
+        (b"", r"is not a \.npy file of numbers"),
+        (b"some words", r"is not a \.npy file of numbers"),
+        (b"\x93NUMPY\x01\x00", r"is not a \.npy file of numbers"),
+        (b"PK\x03\x04 broken", r"is not a \.npy file of numbers"),
     ],
 )
 def test_what_is_no_array_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:

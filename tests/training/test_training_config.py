@@ -92,7 +92,7 @@ data: {digits: two}
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, text))
     message = str(caught.value)
-    assert ": 11 problems: (1) stepz is no field" in message
+    assert ": 11 problems: (1) stepz is not a field" in message
     for name in (
         "stepz", "steps", "model.hiden_size", "model.cell", "model.height", "optimizer.lr",
         "optimizer.beta1", "optimizer.weight_decay", "schedule.warmup", "schedule.color",
@@ -107,7 +107,7 @@ def test_conflicts_are_named_beside_unknown_fields(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, text))
     assert str(caught.value).endswith(
-        "3 problems: (1) schedule.color is no field of schedule; its fields are warmup, decay, "
+        "3 problems: (1) schedule.color is not a field of schedule; its fields are warmup, decay, "
         "final; (2) schedule.warmup is 9 but steps is 5; warm up within the run; "
         "(3) mean_steps is 7; give a number from 0 to steps, 5"
     )
@@ -121,13 +121,13 @@ def test_a_model_names_all_that_is_wrong_with_it() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stepz: 3", "stepz is no field of a configuration; did you mean steps?"),
+        ("stepz: 3", "stepz is not a field of a configuration; did you mean steps?"),
         (
             "model: {hiden_size: 3}",
-            "model.hiden_size is no field of model; did you mean hidden_siz",
+            "model.hiden_size is not a field of model; did you mean hidden_siz",
         ),
-        ("model: {qqq: 3}", "model.qqq is no field of model; its fields are kind, architecture"),
-        ("3: 4", "3 is no field of a configuration"),
+        ("model: {qqq: 3}", "model.qqq is not a field of model; its fields are kind, architecture"),
+        ("3: 4", "3 is not a field of a configuration"),
         ("steps: many", "steps is the text 'many'; give a whole number"),
         ("steps: 3.5", "steps is 3.5; give a whole number"),
         ("steps: true", "steps is True; give a whole number"),
@@ -161,14 +161,14 @@ def test_a_model_names_all_that_is_wrong_with_it() -> None:
         ("model: {kind: oracle}", "model.kind is the text 'oracle'; give one of predictor, autoen"),
         ("model: {kind: [a]}", "model.kind is a list; give one of predictor"),
         ("model: {hidden_size: 0}", "model.hidden_size must be a whole number from 1, got 0"),
-        ("model: {kind: deep_markov, rule: exact}", "model.rule is no field of model"),
+        ("model: {kind: deep_markov, rule: exact}", "model.rule is not a field of model"),
         ("model: predictor", "model is the text 'predictor'; give a section with fields of kind"),
         ("model:", "model is empty; give a section"),
-        ("steps: 1\nsteps: 2", "is no valid YAML in line 2 (steps twice)"),
-        ("model: {kind: a", "is no valid YAML in line 1"),
-        ("\tsteps: 1", "is no valid YAML in line 1"),
-        ("? [a]\n: 1", "is no valid YAML"),
-        ("!!python/object:os.system {}", "is no valid YAML in line 1"),
+        ("steps: 1\nsteps: 2", "is not valid YAML in line 2 (steps twice)"),
+        ("model: {kind: a", "is not valid YAML in line 1"),
+        ("\tsteps: 1", "is not valid YAML in line 1"),
+        ("? [a]\n: 1", "is not valid YAML"),
+        ("!!python/object:os.system {}", "is not valid YAML in line 1"),
         ("just words", "holds no fields; write lines such as steps: 1000"),
     ],
 )
@@ -227,7 +227,7 @@ def test_every_field_can_be_overridden(tmp_path: Path) -> None:
 def test_overrides_may_mend_the_file_but_are_checked(tmp_path: Path) -> None:
     path = write(tmp_path, "steps: many\nmodel: {hidden_size: 4}")
     assert load_config(path, {"steps": 7}).steps == 7
-    with pytest.raises(ConfigError, match=r"^model\.hidden is no field of model"):
+    with pytest.raises(ConfigError, match=r"^model\.hidden is not a field of model"):
         load_config(path, {"steps": 7, "model.hidden": 3})
     with pytest.raises(ConfigError, match=r"^steps is a section"):
         load_config(path, {"steps.deep": 7})

@@ -142,7 +142,7 @@ def _open_official(path: Path) -> NDArray[np.uint8]:
         array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(
-            f"path {str(path)!r} is no readable .npy file ({error}); {remedy}"
+            f"path {str(path)!r} is not a readable .npy file ({error}); {remedy}"
         ) from error
     shape = (OFFICIAL_FRAMES, SEQUENCES, CANVAS, CANVAS)
     if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.uint8:

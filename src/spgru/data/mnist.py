@@ -148,7 +148,9 @@ def _read_npz(source: Path | str, file: Any, split: Split) -> MNIST:
             chosen = [pair for pair in _NPZ_KEYS[split] if set(pair) <= set(keys)]
             arrays = [archive[key] for key in chosen[0]] if chosen else []
     except _UNREADABLE as error:
-        raise ValueError(f"{source} is no readable .npz archive ({error}); replace it") from error
+        raise ValueError(
+            f"{source} is not a readable .npz archive ({error}); replace it"
+        ) from error
     if not arrays:
         wanted = " and ".join(_NPZ_KEYS[split][0])
         raise ValueError(

@@ -30,7 +30,7 @@ def check_archive(file: IO[bytes]) -> None:
 
     Raises:
         ValueError: a member is shorter than its header announces.
-        zipfile.BadZipFile: it is no archive.
+        zipfile.BadZipFile: it is not an archive.
     """
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():

@@ -102,7 +102,7 @@ class VideoModel(nn.Module, ABC):
             steps = frames.shape[0]
         elif "future" not in self.gives:
             raise ValueError(
-                f"steps has no meaning for {type(self).__name__}, which only looks back"
+                f"steps has no meaning for {type(self).__name__}, which only reconstructs"
             )
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")

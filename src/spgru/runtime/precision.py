@@ -61,7 +61,7 @@ def float32_products(tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None
     before = [_own_value(operation, backend) for operation, backend in operations]
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     cudnn.allow_tf32, cudnn.benchmark = tf32, cudnn_benchmark
-    for operation, _ in operations:
+    for operation in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn):
         # Explicit, since allow_tf32 = False means "inherit", which may well be TF32.
         operation.fp32_precision = "tf32" if tf32 else "ieee"
     try:

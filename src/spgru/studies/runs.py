@@ -64,7 +64,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         for name in (*self.given, *self.only):
             if name not in self.runs:
-                raise ConfigError(f"{name!r} is no run; give one of {', '.join(self.runs)}")
+                raise ConfigError(f"{name!r} is not a run; give one of {', '.join(self.runs)}")
 
     @property
     def runs(self) -> list[str]:

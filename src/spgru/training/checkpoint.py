@@ -205,7 +205,7 @@ def load(path: Path) -> Checkpoint:
     try:
         tensors = read_tensors(data)
     except SafetensorError as error:  # possible only if the SHA-256 in the JSON was changed too
-        raise CheckpointError(f"{tensors_path} is no safetensors file ({error})") from error
+        raise CheckpointError(f"{tensors_path} is not a safetensors file ({error})") from error
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
@@ -222,7 +222,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of this version ({FORMAT})")
+        raise CheckpointError(f"{path} is not a checkpoint of this version ({FORMAT})")
     if document.pop("sha256", None) != _digest(document):
         raise CheckpointError(f"{path} is damaged (SHA-256 differs)")
     return document

@@ -152,10 +152,12 @@ def _read_export(path: Path) -> Checkpoint:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
     except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, or no safetensors file ({error})") from error
+        raise CheckpointError(f"{path} is damaged, or not a safetensors file ({error})") from error
     metadata: Mapping[str, str] = header.get("__metadata__", {})
     if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no export of this version ({FORMAT}); export it again")
+        raise CheckpointError(
+            f"{path} is not an export of this version ({FORMAT}); export it again"
+        )
     if metadata.get("sha256") != _payload_digest(data):
         raise CheckpointError(f"{path} is damaged (SHA-256 differs); copy or export it again")
     wide = {

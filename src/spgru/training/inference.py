@@ -34,7 +34,7 @@ def read_sequences(path: str | Path, height: int, width: int) -> tuple[Tensor, b
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no .npy file of numbers ({_line(error)})") from error
+        raise ValueError(f"{path} is not a .npy file of numbers ({_line(error)})") from error
     wanted = f"save (T, {height}, {width}) or (T, B, {height}, {width})"
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} is an archive of arrays; {wanted} by numpy.save")

@@ -53,7 +53,7 @@ def _from_mapping(cls: type[T], mapping: object, where: str, problems: list[str]
         dotted = f"{where}.{name}" if where else str(name)
         if name not in names:
             problems.append(
-                f"{dotted} is no field of {where or 'a configuration'}; {_hint(name, names)}"
+                f"{dotted} is not a field of {where or 'a configuration'}; {_hint(name, names)}"
             )
             continue
         try:

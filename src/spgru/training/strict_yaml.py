@@ -48,7 +48,7 @@ def _parse(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "unreadable"
-        raise ConfigError(f"{where} is no valid YAML{line} ({problem}); correct it") from error
+        raise ConfigError(f"{where} is not valid YAML{line} ({problem}); correct it") from error
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
