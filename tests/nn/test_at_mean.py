@@ -9,7 +9,7 @@ import torch
 
 import spgru
 from spgru import Moments
-from spgru.models import Predictor
+from spgru.models import ModelConfig, Predictor
 from spgru.nn.contexts import at_mean
 from spgru.nn.weight import spread_name
 
@@ -43,7 +43,12 @@ def test_natural_parameters_have_a_mean_too() -> None:
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_convolutional_model_has_no_variance_then(cell: Any) -> None:
-    model = Predictor(4, 2, cell, architecture="convolutional", height=8, width=8, kernel_size=3)
+    model = Predictor(
+        ModelConfig(
+            architecture="convolutional", height=8, width=8, hidden_size=4, num_layers=2, cell=cell,
+            kernel_size=3,
+        )
+    )  # fmt: skip
     frames = torch.rand(3, 2, 8, 8)
     with at_mean(model):
         assert not model(frames).future.var.any()

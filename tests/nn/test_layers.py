@@ -276,7 +276,7 @@ def test_ten_thousand_steps(name: str, options: dict[str, Any], full: bool) -> N
 
 @pytest.mark.brute
 def test_streaming_at_constant_memory(full: bool) -> None:
-    """One million steps with --full; benchmarks/results/streaming.json holds such a run."""
+    """One million steps with --full; accuracy/results/streaming.json holds such a run."""
     steps = 1_000_000 if full else 6_000
     gru, state = spgru.GRU(2, 4), None
     x = torch.randn(64, 1, 2)

@@ -169,7 +169,7 @@ def test_damage_is_found(run: Path, tmp_path: Path) -> None:
             load_exported(path)
     for cut in (0, 5, header - 3, len(data) - 1):
         path.write_bytes(data[:cut])
-        with pytest.raises(CheckpointError, match="is damaged, or no safetensors file"):
+        with pytest.raises(CheckpointError, match="is damaged, or not a safetensors file"):
             load_exported(path)
 
 
@@ -178,9 +178,9 @@ def test_damage_is_found(run: Path, tmp_path: Path) -> None:
     [
         ("missing", "missing does not exist; give the folder of a run"),
         ("empty", "there is no checkpoint in .*empty; train first"),
-        ("text.yaml", r"text\.yaml is damaged, or no safetensors file"),
-        ("text.json", r"text\.json is no checkpoint of this version"),
-        ("foreign.safetensors", "is no export of this version"),
+        ("text.yaml", r"text\.yaml is damaged, or not a safetensors file"),
+        ("text.json", r"text\.json is not a checkpoint of this version"),
+        ("foreign.safetensors", "is not an export of this version"),
     ],
 )
 def test_other_things_are_refused(tmp_path: Path, name: str, message: str) -> None:
@@ -205,5 +205,5 @@ def test_a_configuration_of_another_version(tiny: Make, run: Path, tmp_path: Pat
     config = stored_form(tiny()) | {"novelty": 3}
     state = Checkpoint(0, config, {}, load_model(run).model.state_dict(), {})
     path = checkpoints.save(tmp_path / "newer", state)
-    with pytest.raises(CheckpointError, match=r"is of another version \(novelty is no field"):
+    with pytest.raises(CheckpointError, match=r"is of another version \(novelty is not a field"):
         load_model(path)

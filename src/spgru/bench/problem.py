@@ -1,4 +1,4 @@
-"""What all contenders are given, and the float64 truth they are held against."""
+"""The inputs of all contenders, and the float64 truth they are compared with."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Problem:
         self.plain_truth = cache(self._plain_truth)
 
     def refresh(self) -> None:
-        """Other inputs, in the same place, where captured graphs look for them."""
+        """New inputs, in the same tensor, which captured graphs read."""
         self.x.normal_()
 
     def plain(self, cell: Cell, dtype: torch.dtype | None = None) -> Any:

@@ -17,20 +17,21 @@ from torch import Tensor
 
 from spgru.checks import check_choice
 from spgru.nn.weight import from_old_layout, has_old_layout
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig
-from spgru.training.model import build
+from spgru.training.model import make_model
 from spgru.training.packaged import find_weights
-from spgru.training.schema import ConfigError, from_mapping
-from spgru.training.storage import write_whole
+from spgru.training.schema import from_mapping
 
 __all__ = ["CHECKPOINTS", "Loaded", "export", "load_exported", "load_model", "load_weights"]
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints inside that of a run."""
 FORMAT = "spgru-weights-1"
-Precision = Literal["float32", "float16"]
+ExportPrecision = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ class Loaded:
 
 
 def export(
-    source: str | Path, path: str | Path, precision: Precision = "float32", overwrite: bool = False
+    source: str | Path,
+    path: str | Path,
+    precision: ExportPrecision = "float32",
+    overwrite: bool = False,
 ) -> Path:
     """Write the weights of any source that `load_model` takes to `path`.
 
@@ -57,7 +61,7 @@ def export(
     0.4 % of the variance, bfloat16 by 3 %, and weights by 0.05 % against 0.4 %. A certain weight's
     spread of minus infinity is kept. Whatever does not fit is refused.
     """
-    check_choice("precision", precision, get_args(Precision))
+    check_choice("precision", precision, get_args(ExportPrecision))
     path = Path(path)
     if path.suffix != ".safetensors":
         raise CheckpointError(f"{path} must end in .safetensors")
@@ -78,7 +82,7 @@ def export(
     return path
 
 
-def _narrow(name: str, tensor: Tensor, precision: Precision) -> Tensor:
+def _narrow(name: str, tensor: Tensor, precision: ExportPrecision) -> Tensor:
     # A single number, such as the log of a starting variance, is not worth rounding.
     if precision == "float32" or not tensor.is_floating_point() or tensor.ndim == 0:
         return tensor.contiguous()
@@ -118,7 +122,7 @@ def load_weights(model: Any, source: str | Path) -> None:
 
 def _loaded(stored: Checkpoint, source: str) -> Loaded:
     config = _config(stored, source)
-    model = build(config.model)
+    model = make_model(config.model)
     checkpoints.fit(model.state_dict(), stored.model, source)
     return Loaded(model.eval(), config, stored.step, stored.origin)
 
@@ -128,7 +132,7 @@ def _stored(source: str | Path) -> Checkpoint:
     stored = _read(source)
     if not has_old_layout(stored.model):
         return stored
-    starts = build(_config(stored, str(source)).model).state_dict()
+    starts = make_model(_config(stored, str(source)).model).state_dict()
     return replace(stored, model=from_old_layout(stored.model, starts))
 
 
@@ -148,7 +152,7 @@ def _read(source: str | Path) -> Checkpoint:
         return checkpoints.load_newest(folder if folder.is_dir() else path)
     if path.suffix == ".json":
         return checkpoints.load(path)
-    # Beside an export a JSON file may be anything, such as its scores.
+    # The JSON file beside an export may be something else, such as its scores.
     partner = path.with_suffix(".json")
     if path.name.startswith("step-") and path.suffix == ".safetensors" and partner.exists():
         return checkpoints.load(partner)
@@ -163,10 +167,12 @@ def _read_export(path: Path) -> Checkpoint:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
     except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, or no safetensors file ({error})") from error
+        raise CheckpointError(f"{path} is damaged, or not a safetensors file ({error})") from error
     metadata: Mapping[str, str] = header.get("__metadata__", {})
     if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no export of this version ({FORMAT}); export it again")
+        raise CheckpointError(
+            f"{path} is not an export of this version ({FORMAT}); export it again"
+        )
     if metadata.get("sha256") != _payload_digest(data):
         raise CheckpointError(f"{path} is damaged (SHA-256 differs); copy or export it again")
     wide = {

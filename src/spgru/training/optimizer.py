@@ -26,7 +26,7 @@ class Optimizer(Protocol):
 
 
 class _Together:
-    """Optimisers of different parameters as one."""
+    """Several optimisers, each with parameters of its own, used as one."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         self.parts = parts
@@ -43,7 +43,7 @@ class _Together:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.device) -> Optimizer:
-    """The optimiser, its moments there from the start so that a checkpoint always has them all."""
+    """The optimiser, with its moments already allocated, so that every checkpoint has them all."""
     on_gpu = device.type == "cuda"
 
     def group(parameters: list[nn.Parameter], decay: float, factor: float, **more: Any) -> Any:
@@ -91,7 +91,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.devi
 def _between_hidden(model: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
     """The (means of) weights from hidden units to hidden units, and how many gates each is of.
 
-    As usual with Muon, what reads the data and what gives the output is left out.
+    As usual with Muon, the weights that read the input and those of the output are left out.
     """
     for layer in model.modules():
         gates = int(getattr(layer, "gates", 0))
