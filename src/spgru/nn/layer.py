@@ -19,7 +19,7 @@ from spgru.families import Family, Parameterization, get
 from spgru.functional import Affine, Rule
 from spgru.functional.products import MATRIX, Product
 from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
-from spgru.moments import Moments, certain
+from spgru.moments import Moments, certain, is_autocast
 from spgru.nn.weight import (
     StandardDeviation,
     Weight,
@@ -254,7 +254,7 @@ class Layer(nn.Module):
         if isinstance(mode, Drawn) and mode.draws is None:
             return make()
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
-        key = names, mode, torch.is_autocast_enabled(sources[0].device.type)
+        key = names, mode, is_autocast(sources[0])
         entry: _Kept | None = frozen.kept.get(key)
         if entry is not None and not entry.is_current(sources):
             entry = None
