@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from spgru.bench.check import Comparison, compare
 from spgru.bench.problem import Answer, Cell, Problem
 from spgru.bench.shapes import Mode
+from spgru.nn.contexts import frozen
 from spgru.runtime.device import GRAPH_WARMUP
 
 __all__ = ["Absent", "Contender", "Kind", "Made", "bytes_of", "network"]
@@ -35,6 +38,8 @@ class Contender:
     """calls of `work` that make up the method; its time is multiplied by this"""
     has_memory: bool = True
     """whether the memory that `work` allocates can be counted"""
+    block: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """in which `work` and `check` run, one block around all calls"""
     release: Callable[[], None] = lambda: None
     """frees what the last `work` left, its gradients, so that those of the next are counted"""
 
@@ -96,6 +101,7 @@ def network(
     return Contender(
         name, kind, cell, work, check, bytes_of(layer),
         has_memory=not graph, release=layer.zero_grad,
+        block=partial(frozen, layer) if mode == "forward" else nullcontext,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -142,7 +143,10 @@ def _measure_case(
     rows = {one.name: _checked(one, case, mode) for one in made}
     fine = {one.name: one for one in made if isinstance(one, Contender) and not _verdict(rows, one)}
     works = {name: one.work for name, one in fine.items()}
-    times = take_turns(works, config.device, config.effort, problem.refresh)
+    with ExitStack() as blocks:
+        for one in fine.values():
+            blocks.enter_context(one.block())
+        times = take_turns(works, config.device, config.effort, problem.refresh)
     for name, one in fine.items():
         seconds = [one.repeats * value for value in times[name]]
         rows[name] |= {
@@ -166,7 +170,8 @@ def _work_bytes(contender: Contender, device: torch.device) -> int | None:
     if not contender.has_memory:
         return None
     contender.release()
-    return peak_bytes(contender.work, device)
+    with contender.block():
+        return peak_bytes(contender.work, device)
 
 
 def _verdict(rows: dict[str, Row], contender: Contender) -> str:
@@ -195,7 +200,8 @@ def _checked(one: Made, case: Case, mode: Mode) -> Row:
     if isinstance(one, Absent):
         return row | {"status": one.status, "reason": _one_line(one.reason)}
     try:
-        comparison = worst(one.check())
+        with one.block():
+            comparison = worst(one.check())
     except Exception as error:  # listed, and the others are still measured
         return row | {"status": "failed", "reason": _one_line(f"{type(error).__name__}: {error}")}
     row |= {"checked": comparison.what, "error": comparison.error, "limit": comparison.limit}
