@@ -41,7 +41,8 @@ def compiled_file(root: Path) -> Path:
 
 def test_the_table_of_signatures_is_that_of_the_c_source() -> None:
     text = Path(library._SOURCE).read_text().replace("\\\n", " ")
-    macros = dict(re.findall(r"#define (FORWARD|BACKWARD|WHOLE_STEP)\s+(.*)", text))
+    macros = dict(re.findall(r"#define (FORWARD|BACKWARD|WHOLE_STEPS?)\s+(.*)", text))
+    macros["WHOLE_STEPS"] = macros["WHOLE_STEPS"].replace("WHOLE_STEP", macros["WHOLE_STEP"])
     found = {}
     for name, arguments in re.findall(r"^void (\w+)\(([^)]*)\) \{", text, re.M):
         words = macros.get(arguments.strip(), arguments)
@@ -239,12 +240,14 @@ int main(void) {{
             if (isnan(mean[0]) && !isnan(a[0])) return 1;
         }}
     float x[2 * 12] = {{0}}, h[2 * 3] = {{0}}, w[12 * 3] = {{0}}, new[4][2 * 3], scratch[400];
-    gru_step(x, x, w, w, w, w, w, w, w, w, h, h, 0, 0, new[0], new[1], 0, 0, scratch, 2, 3, 3);
-    lstm_step(x, 0, w, w, 0, 0, w, w, w, w, h, h, h, h, new[0], new[1], new[2], new[3], scratch,
-              2, 3, 3);
-    rnn_step(x, x, w, w, w, w, w, w, 0, 0, h, h, 0, 0, new[0], new[1], 0, 0, scratch, 2, 3, 3);
-    gru_reset_before_step(x, x, w, w, w, w, w, w, w, w, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
-                          2, 3, 3);
+    gru_steps(x, x, w, w, w, w, w, w, w, w, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
+              1, 3, 3, 2, 0);
+    lstm_steps(x, 0, w, w, 0, 0, w, w, w, w, h, h, h, h, new[0], new[1], new[2], new[3], scratch,
+              1, 3, 3, 2, 1);
+    rnn_steps(x, x, w, w, w, w, w, w, 0, 0, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
+              1, 3, 3, 2, 0);
+    gru_reset_before_steps(x, x, w, w, w, w, w, w, w, w, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
+                          1, 3, 3, 2, 1);
     puts("clean");
     return 0;
 }}

@@ -11,8 +11,8 @@ from kernel_cases import CELLS, DEVICE, relative_error
 import spgru
 from spgru import Moments
 from spgru.functional import Affine
-from spgru.recurrent import single_step
-from spgru.recurrent.kernels.native import whole_step
+from spgru.recurrent import run, single_step
+from spgru.recurrent.kernels.native import whole_steps
 
 pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
 
@@ -64,7 +64,7 @@ def test_one_call_of_c_is_the_reference(
     x = x.mean if is_certain else x
     expected, _ = step(name, x, state, maps, torch.float64, "reference")
     found, cell = step(name, x, state, maps, torch.float32, "compiled")
-    assert whole_step.WholeStep in cell.hidden.cache  # it was taken
+    assert whole_steps.WholeSteps in cell.hidden.cache  # it was taken
     for got, truth in zip(found, expected, strict=True):
         assert got.shape == (*batch, size)
         for a, b in zip(got, truth, strict=True):
@@ -74,7 +74,7 @@ def test_one_call_of_c_is_the_reference(
 def test_gradients_and_large_batches_take_the_usual_way() -> None:
     x, state, maps = problem("lstm", (2,), 4, 5, True)
     found, cell = step("lstm", x, state, maps, torch.float32, "auto")
-    assert whole_step.WholeStep not in cell.hidden.cache
+    assert whole_steps.WholeSteps not in cell.hidden.cache
     with torch.no_grad():
         at_once, _ = step("lstm", x, state, maps, torch.float32, "auto")
     for a, b in zip(found, at_once, strict=True):
@@ -84,6 +84,28 @@ def test_gradients_and_large_batches_take_the_usual_way() -> None:
         found, _ = step("gru", x, state, maps, torch.float32, "auto")
         expected, _ = step("gru", x, state, maps, torch.float64, "reference")
     assert relative_error(found[0].var, expected[0].var) < 1e-6
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_sequence_in_one_call_of_c_is_the_reference(name: str, reverse: bool) -> None:
+    make_cell, _, _ = CELLS[name]
+    x, state, maps = problem(name, (2,), 5, 7, True)
+    x = Moments(*(torch.stack([part, -2 * part, part]) for part in x))
+    x = Moments(x.mean, x.var.abs())
+    results = []
+    for dtype, backend in ((torch.float32, "compiled"), (torch.float64, "reference")):
+        input_map, hidden = (Affine.of(weight.to(dtype), b.to(dtype)) for weight, b in maps)
+        cell = make_cell(hidden, 7)
+        before = tuple(part.to(dtype) for part in state)
+        output, final, _ = run(
+            cell, x.to(dtype), before, input_map=input_map, backend=backend, reverse=reverse
+        )
+        assert (whole_steps.WholeSteps in hidden.cache) == (backend == "compiled")
+        results.append([part for moments in (output, *final) for part in moments])
+    for got, truth in zip(*results, strict=True):
+        assert relative_error(got, truth) < 1e-6
 
 
 @torch.no_grad()

@@ -33,11 +33,11 @@ def single_step(
         input_map: I -> gates H
     """
     if not torch.is_grad_enabled() and explain(cell, x, state, backend).backend == "compiled":
-        from spgru.recurrent.kernels.native.whole_step import whole_step
+        from spgru.recurrent.kernels.native.whole_steps import whole_steps
 
-        step = None
+        steps = None
         if x.dtype is torch.float32:
-            step = whole_step(cell, input_map, x.shape[:-1].numel())
-        if step is not None:
-            return step(x, state)
+            steps = whole_steps(cell, input_map, x.shape[:-1].numel(), 1)
+        if steps is not None:
+            return steps.step(x, state)
     return run(cell, x.unsqueeze(0), state, input_map=input_map, backend=backend).final

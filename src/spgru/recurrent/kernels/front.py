@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from spgru.functional import Affine
-from spgru.moments import Moments
 from spgru.recurrent.cell import Cell
 from spgru.recurrent.kernels.prepared import prepare, product_dtype, result_dtype
 from spgru.recurrent.kernels.products import StepProduct, step_product
@@ -64,17 +63,18 @@ def _run_compiled(
 ) -> Trajectory:  # fmt: skip
     """In float32, whatever the dtype of the layer: what comes in is converted once."""
     from spgru.recurrent.kernels.native import cells
-    from spgru.recurrent.kernels.native.whole_step import whole_step
+    from spgru.recurrent.kernels.native.whole_steps import whole_steps
     from spgru.recurrent.kernels.reset_before import reset_before_scan
 
-    if input_map is not None and x.dtype == torch.float32 == dtype and not torch.is_grad_enabled():
-        step = None
-        if x.shape[0] == 1 and batch_sizes is None:
-            step = whole_step(cell, input_map, x.shape[:-1].numel())
-        if step is not None:
-            final = step(x[0], state)
-            output = Moments(final[0].mean.clone(), final[0].var.clone()).unsqueeze(0)
-            return Trajectory(output, final, {})
+    if (
+        input_map is not None
+        and batch_sizes is None
+        and x.dtype == torch.float32 == dtype
+        and not torch.is_grad_enabled()
+    ):
+        whole = whole_steps(cell, input_map, x.shape[1:-1].numel(), x.shape[0])
+        if whole is not None:
+            return Trajectory(*whole.sequence(x, state, reverse), {})
     x = x.to(torch.float32)
     inputs = x if input_map is None else input_map.to(torch.float32)(x)
     steps = _steps(inputs, state, batch_sizes, reverse)

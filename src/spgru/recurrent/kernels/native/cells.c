@@ -556,7 +556,7 @@ void reset_before_gates_backward(in x_mean, in x_var, in p_mean, in p_var, in bi
     END_BLOCKS
 }
 
-/* A whole step with its products, for batches so small that calling a library costs more. */
+/* Whole steps with their products, for batches so small that calling a library costs more. */
 
 #define LANES 16
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
@@ -623,26 +623,27 @@ static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, 
     multiply(rows, size, (hidden_gates) * size, h_mean, h_var, weight, weight_var, NULL, NULL, p,  \
              p_var);
 
-void gru_step(WHOLE_STEP) {
+static void gru_whole(WHOLE_STEP) {
     PRODUCTS(3, 3)
     gru_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
                 new_var, new_c_mean, new_c_var, rest, rows, size, 1);
 }
 
-void lstm_step(WHOLE_STEP) {
+static void lstm_whole(WHOLE_STEP) {
     PRODUCTS(4, 4)
     lstm_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
                  new_var, new_c_mean, new_c_var, rest, rows, size, 1);
 }
 
-void rnn_step(WHOLE_STEP) {
+static void rnn_whole(WHOLE_STEP) {
     PRODUCTS(1, 1)
     rnn_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
                 new_var, new_c_mean, new_c_var, rest, rows, size, 1);
 }
 
-void gru_reset_before_step(WHOLE_STEP) {
+static void gru_reset_before_whole(WHOLE_STEP) {
     PRODUCTS(3, 2)
+    (void)c_mean, (void)c_var, (void)new_c_mean, (void)new_c_var;
     long units = rows * size, used = 2 * size * size;
     float *z = rest, *z_var = z + units, *moments = z_var + units;
     /* the third gate's part of p is free: the reset state, and in p_var its variance */
@@ -657,3 +658,25 @@ void gru_reset_before_step(WHOLE_STEP) {
     reset_before_update_forward(x_p, x_p_var, p, p_var, bias, bias_var, z, z_var, h_mean, h_var,
                                 new_mean, new_var, moments, rows, size, 1);
 }
+
+/* All steps: x is (steps, rows, inputs), and every new state (steps, rows, size). h and c are the
+   state before the first step, which is the last in time if `reverse`. */
+#define WHOLE_STEPS WHOLE_STEP, long steps, long reverse
+#define OVER_TIME(step)                                                                            \
+    long units = rows * size;                                                                      \
+    for (long k = 0; k < steps; k++) {                                                             \
+        long now = (reverse ? steps - 1 - k : k) * units;                                          \
+        long before = reverse ? now + units : now - units;                                         \
+        long x_at = (reverse ? steps - 1 - k : k) * rows * inputs;                                 \
+        step(x_mean + x_at, x_var ? x_var + x_at : NULL, input_weight, input_weight_var,           \
+             input_bias, input_bias_var, weight, weight_var, bias, bias_var,                       \
+             k ? new_mean + before : h_mean, k ? new_var + before : h_var,                         \
+             k && c_mean ? new_c_mean + before : c_mean, k && c_var ? new_c_var + before : c_var,  \
+             new_mean + now, new_var + now, new_c_mean ? new_c_mean + now : NULL,                  \
+             new_c_var ? new_c_var + now : NULL, scratch, rows, inputs, size);                     \
+    }
+
+void gru_steps(WHOLE_STEPS) { OVER_TIME(gru_whole) }
+void lstm_steps(WHOLE_STEPS) { OVER_TIME(lstm_whole) }
+void rnn_steps(WHOLE_STEPS) { OVER_TIME(rnn_whole) }
+void gru_reset_before_steps(WHOLE_STEPS) { OVER_TIME(gru_reset_before_whole) }

@@ -27,9 +27,9 @@ _WHOLE = (
     "x_mean x_var? input_weight input_weight_var input_bias? input_bias_var? weight weight_var "
     "bias? bias_var? h_mean h_var"
 )
-_WHOLE_STEP = f"{_WHOLE} {_NO_CELL} {_NEW} {_NO_NEW_CELL} scratch"
+_WHOLE_STEPS = f"{_WHOLE} {_NO_CELL} {_NEW} {_NO_NEW_CELL} scratch"
 _WITH_THREADS = "rows size threads"
-_WITH_INPUTS = "rows inputs size"
+_WITH_TIME = "rows inputs size steps reverse"
 
 
 class Signature(NamedTuple):
@@ -70,10 +70,10 @@ SIGNATURES = {
     "reset_before_gates_backward": _signature(
         f"{_STEP} by_reset_mean by_reset_moments {_X_GRADS} {_P_GRADS} {_CARRIED}"
     ),
-    "gru_step": _signature(_WHOLE_STEP, _WITH_INPUTS),
-    "gru_reset_before_step": _signature(_WHOLE_STEP, _WITH_INPUTS),
-    "lstm_step": _signature(f"{_WHOLE} {_CELL} {_NEW} {_NEW_CELL} scratch", _WITH_INPUTS),
-    "rnn_step": _signature(_WHOLE_STEP, _WITH_INPUTS),
+    "gru_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
+    "gru_reset_before_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
+    "lstm_steps": _signature(f"{_WHOLE} {_CELL} {_NEW} {_NEW_CELL} scratch", _WITH_TIME),
+    "rnn_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
 }
 
 # Units up to which a step is not worth a second thread.
