@@ -82,7 +82,7 @@ def results_and_gradients(
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:
-    return float((found.double() - truth).norm() / truth.norm())
+    return ((found.double() - truth).norm() / truth.norm()).item()
 
 
 def tree_moments(tree: Any) -> list[Moments]:

@@ -241,7 +241,7 @@ def test_16_bits_on_a_cpu_are_float32_inside(dtype: torch.dtype, options: dict[s
     truth.load_state_dict(layer.state_dict())
     x, results = torch.randn(7, 3, 6).to(dtype), []
     for module in (layer, truth):
-        value = x.to(next(module.parameters()).dtype).requires_grad_()
+        value = x.detach().to(next(module.parameters()).dtype, copy=True).requires_grad_()
         output, final = module(value)
         sum(part.double().square().sum() for part in (*output, *final)).backward()
         results.append([*output, *final, value.grad, *gradients(module)])
@@ -260,11 +260,16 @@ def test_autocast_on_a_cpu_is_float32_inside(reset_after: bool) -> None:
     expected = layer(x)[0]
     with torch.autocast("cpu", torch.bfloat16):
         found = layer(x)[0]
-        # Also where the backward pass runs under autocast.
-        grads = torch.autograd.grad(found.mean.sum() + found.var.sum(), layer.parameters())
+    total = found.mean.sum() + found.var.sum()
+    grads = torch.autograd.grad(total, layer.parameters(), retain_graph=True)
     truth = torch.autograd.grad(expected.mean.sum() + expected.var.sum(), layer.parameters())
     assert found.dtype == torch.float32
     assert torch.equal(found.mean, expected.mean)
     assert torch.equal(found.var, expected.var)
     for a, b in zip(grads, truth, strict=True):
         assert torch.equal(a, b)
+    # A backward pass under autocast leaves the kernel's own products alone.
+    weight = layer.weight_hh_l0.mean
+    with torch.autocast("cpu", torch.bfloat16):
+        (inside,) = torch.autograd.grad(total, weight, retain_graph=True)
+    assert torch.equal(inside, torch.autograd.grad(total, weight)[0])
