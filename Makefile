@@ -32,8 +32,8 @@ check: $(READY)  ## formatting, lint, types, one-way imports
 bench: $(READY)  ## check, then time against torch.nn, sampling and peers; in outputs/bench/
 	$(BIN)/spgru bench
 
-accuracy: $(READY)  ## how exact the formulas are; results in benchmarks/results/
-	$(BIN)/python benchmarks/run.py
+accuracy: $(READY)  ## how exact the formulas are; results in accuracy/results/
+	$(BIN)/python accuracy/run.py
 
 clean:  ## remove the environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache outputs

@@ -8,18 +8,21 @@ other numbers of warps and stages, and each step launched by itself.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from common import save
 from torch.profiler import ProfilerActivity, profile
 
 import spgru
 from spgru.bench.shapes import BARS
 from spgru.recurrent.kernels.triton import planning
+from spgru.runtime.provenance import provenance
+from spgru.runtime.storage import write_whole
 
 # Warps, stages, and rows of a block where they are not to be chosen.
 VARIANTS = {
@@ -91,6 +94,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("this measures a GPU, and there is none")
     torch.set_float32_matmul_precision("high")
+    # Asked before anything is measured: a commit made meanwhile is not the one that ran.
+    started = provenance(torch.device("cuda"))
     cases = dict.fromkeys((bar.shape, bar.dtype) for bar in BARS if bar.device == "cuda")
     warps, stages, plan = planning.warps, planning.STAGES, planning.make_plan
     variants: dict[str, Any] = {"as it is": (None, stages, None)}
@@ -123,11 +128,9 @@ def main() -> None:
                 planning.make_plan = plan
                 planning.warps, planning.STAGES = warps, stages
     options = f" --cell {arguments.cell}" + " --variants" * arguments.variants
-    save(
-        f"kernel_times_{arguments.cell.lower()}",
-        f"python benchmarks/kernel_times.py{options}",
-        rows,
-    )
+    document = {"command": f"python benchmarks/kernel_times.py{options}", **started, "rows": rows}
+    path = Path(__file__).parent / "results" / f"kernel_times_{arguments.cell.lower()}.json"
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

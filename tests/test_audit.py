@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
 from oracles import resident_kilobytes
-from spgru import Moments, certain
-from spgru.nn.weight import sampling
+from spgru import Moments, certain, modes
+from spgru.nn.contexts import sampling
 from test_tracing import Forecaster
 
 
@@ -22,13 +22,13 @@ def test_one_draw_is_torch_nn_with_the_drawn_weights() -> None:
         reference = getattr(nn, name)(3, 4, 2, bidirectional=True)
         x = torch.randn(6, 2, 3)
         with sampling(layer, torch.Generator().manual_seed(1)):
-            for key, weight in layer.named_children():
+            for key in layer.weights():
                 with torch.no_grad():
-                    getattr(reference, key).copy_(weight())
+                    getattr(reference, key).copy_(layer._value(key))
             output, _ = layer(x)
         torch.testing.assert_close(output.mean, reference(x)[0])
         assert (output.var == 0).all()
-        assert isinstance(layer.weight_ih_l0(), Moments)  # back to moments afterwards
+        assert isinstance(layer._value("weight_ih_l0"), Moments)  # back to moments afterwards
 
 
 def test_draws_have_the_weights_distribution() -> None:
@@ -37,9 +37,9 @@ def test_draws_have_the_weights_distribution() -> None:
     draws = []
     for _ in range(4000):
         with sampling(layer, generator):
-            draws.append(layer.weight_hh_l0())
+            draws.append(layer._value("weight_hh_l0"))
     samples = torch.stack(draws)
-    moments = layer.weight_hh_l0.moments()
+    moments = layer.weight_moments("weight_hh_l0")
     assert ((samples.mean(0) - moments.mean).abs() < 5 * 0.3 / 4000**0.5).all()
     assert ((samples.std(0) / 0.3 - 1).abs() < 5 / 8000**0.5).all()
 
@@ -47,7 +47,7 @@ def test_draws_have_the_weights_distribution() -> None:
 def test_redrawing_gives_every_step_its_own_weights() -> None:
     """With h kept out of the way, steps are then independent; with kept weights they are equal."""
     layer = spgru.RNN(2, 3, weight_std=0.5)
-    layer.weight_hh_l0.set_(Moments(torch.zeros(3, 3), torch.zeros(3, 3)))
+    layer.set_weight_("weight_hh_l0", Moments(torch.zeros(3, 3), torch.zeros(3, 3)))
     x = torch.ones(4, 1, 2)
     generator = torch.Generator().manual_seed(0)
     with sampling(layer, generator):
@@ -92,11 +92,12 @@ def test_notices_a_wrong_variance() -> None:
     class Overstated(spgru.Linear):
         def forward(self, x: Any) -> Moments:
             output = super().forward(x)
-            record = self._records.pop()
+            (records,) = modes.records_of(self)
+            record = records.pop()
             value = record.neurons["output"]
             if isinstance(value, Moments):
                 value = Moments(value.mean, 2 * value.var)
-            self._records.append(record._replace(neurons={"output": value}))
+            records.append(record._replace(neurons={"output": value}))
             return output
 
     wrong = Overstated(6, 5)

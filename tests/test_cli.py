@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -105,6 +106,36 @@ def test_help_helps(spgru, verb: str, words: list[str]) -> None:
     assert outcome.status == 0
     for word in words:
         assert word in " ".join(outcome.out.split()), word
+
+
+def test_version(spgru) -> None:
+    outcome = spgru("--version")
+    assert outcome == (0, f"spgru {importlib.metadata.version('spgru')}\n", "")
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {packages}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from spgru.cli import main
+main({arguments})
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "x.yaml"], ["--version"], []], ids=str)
+def test_without_the_extra_a_sentence_names_it(arguments: list[str]) -> None:
+    script = WITHOUT.format(packages={"typer", "rich", "yaml"}, arguments=arguments)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert_sentence(
+        Outcome(done.returncode, done.stdout, done.stderr),
+        "the command line needs typer; install it with pip install 'spgru[cli]'",
+    )
 
 
 def test_train_evaluate_predict_export(spgru, config: Path, tmp_path: Path) -> None:
@@ -234,10 +265,13 @@ def test_misuse_is_status_2(spgru, arguments: tuple[str, ...], message: str) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--set", "model.hiden_size=3"), "model.hiden_size is no field of model; did you mean hi"),
+        (
+            ("--set", "model.hiden_size=3"),
+            "model.hiden_size is not a field of model; did you mean hi",
+        ),
         (("--set", "steps=many"), "steps is the text 'many'; give a whole number"),
         (("--set", "steps"), "is not of the form section.field=value"),
-        (("--set", "steps=[1"), "is no valid YAML"),
+        (("--set", "steps=[1"), "is not valid YAML"),
         (("--steps", "0"), "steps is 0; give at least 1"),
         (("--precision", "float8"), "precision is the text 'float8'; give one of float32"),
         (("--device", "gpu"), "device is 'gpu'; give auto, cpu, cuda"),
@@ -343,19 +377,19 @@ def test_reproduce_in_pieces(spgru, tmp_path: Path) -> None:
 def test_reproduce_all_trains_everything_first(spgru, tmp_path: Path) -> None:
     outcome = spgru("reproduce", "all", "--output", tmp_path, *TINY_STUDY, "--max-seconds", 0)
     assert outcome.out.startswith("stopped at step 1 of 2 of controlled_sp_gru-0")
-    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "models"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--set", "scale.drows=3"), "scale.drows is no field of scale; did you mean draws?"),
+        (("--set", "scale.drows=3"), "scale.drows is not a field of scale; did you mean draws?"),
         (("--set", "scale.draws=1"), "scale.draws is 1; give at least 2"),
         (("--set", "steps=0"), "steps is 0; give at least 1"),
         (("--use", "two_digits"), "--use 'two_digits' is not of the form RUN=CHECKPOINT"),
-        (("--use", "x=y"), "'x' is no run; give one of controlled_deep_markov, "),
-        (("--only", "x"), "'x' is no run; give one of controlled_deep_markov, "),
-        (("--only", "controlled_mc_lstm"), "controlled holds its networks against each other"),
+        (("--use", "x=y"), "'x' is not a run; give one of controlled_deep_markov, "),
+        (("--only", "x"), "'x' is not a run; give one of controlled_deep_markov, "),
+        (("--only", "controlled_mc_lstm"), "controlled compares its networks with each other"),
         (
             ("--only", "two_digits"),
             "controlled has no network two_digits; it has controlled_sp_gru",

@@ -137,3 +137,61 @@ def test_errors() -> None:
         calibration_curve(prediction, torch.zeros(3), [0.5, 1.0])
     with pytest.raises(ValueError, match="two vectors of equal length"):
         spearman(torch.zeros(3), torch.zeros(4))
+
+
+BAD_MEAN = Moments(torch.full((3, 4), math.nan).double(), torch.ones(3, 4).double())
+BAD_VAR = Moments(torch.zeros(3, 4).double(), torch.full((3, 4), math.nan).double())
+GOOD = Moments(torch.zeros(3, 4).double(), torch.ones(3, 4).double())
+TARGET = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).double()
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target"),
+    [(BAD_MEAN, TARGET), (BAD_VAR, TARGET), (BAD_VAR, torch.zeros(3, 4).double()),
+     (GOOD, TARGET * math.nan)],
+    ids=["mean", "var", "var of a hit", "target"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "metric",
+    [gaussian_nll, crps, coverage, calibration_error, variance_error_correlation],
+)
+def test_nan_gives_nan(metric: object, prediction: Moments, target: torch.Tensor) -> None:
+    assert metric(prediction, target).isnan().all()
+    assert calibration_curve(prediction, target).observed.isnan().all()
+
+
+def test_one_nan_spoils_only_its_own_score_but_every_figure_over_all() -> None:
+    target = torch.randn(3, 4).double()
+    mean = torch.randn(3, 4).double()
+    mean[1, 2] = math.nan
+    prediction = Moments(mean, torch.ones(3, 4).double())
+    for score in (gaussian_nll, crps):
+        assert torch.equal(score(prediction, target).isnan(), mean.isnan())
+    for figure in (coverage, calibration_error, variance_error_correlation):
+        assert figure(prediction, target).isnan()
+    assert spearman(mean.flatten(), target.flatten()).isnan()
+    assert spearman(target.flatten(), mean.flatten()).isnan()
+
+
+def test_nan_in_frames() -> None:
+    pixels, target = torch.rand(3, 2, 8, 8), torch.rand(3, 2, 8, 8)
+    pixels[0, 1, 2, 3] = math.nan
+    want = torch.zeros(3, 2, dtype=torch.bool)
+    want[0, 1] = True
+    assert torch.equal(cross_entropy_per_frame(pixels, target).isnan(), want)
+    with pytest.raises(ValueError, match=r"target must lie in \[0, 1\]"):
+        cross_entropy_per_frame(target, pixels)
+
+
+def test_nll_of_a_hit_has_a_gradient() -> None:
+    """Where error and variance both were 0, 0 / 0 made every gradient NaN."""
+    mean = torch.zeros(2).double().requires_grad_()
+    var = torch.tensor([0.0, 1.0]).double()
+    gaussian_nll(Moments(mean, var), torch.zeros(2).double()).sum().backward()
+    assert torch.equal(mean.grad, torch.zeros(2).double())
+
+
+def test_metrics_are_there_after_import() -> None:
+    import spgru
+
+    assert spgru.metrics.crps is crps

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
-from spgru import Moments
+from spgru import Moments, modes
 
 
 class Forecaster(nn.Module):
@@ -47,7 +47,7 @@ def test_neurons_of_a_gru() -> None:
     for t in range(1, 5):
         h = spgru.functional.lerp(neurons["candidate"][t], neurons["state"][t - 1], neurons["z"][t])
         torch.testing.assert_close(h.var, neurons["state"][t].var)
-    assert gru._records is None  # nothing is kept afterwards
+    assert not modes.records_of(gru)  # nothing is kept afterwards
 
 
 def test_neurons_of_lstm_rnn_and_cells() -> None:

@@ -1,6 +1,6 @@
 """Recurrent networks that know what they do not know, in one pass and without sampling."""
 
-from spgru import families, functional, nn
+from spgru import families, functional, metrics, nn
 from spgru.audit import Report, audit
 from spgru.checks import set_value_checks
 from spgru.divergence import kl_divergence
@@ -14,6 +14,7 @@ from spgru.moments import (
     stack,
 )
 from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
+from spgru.nn.contexts import frozen
 from spgru.nn.weight import parameter_groups
 from spgru.tracing import Trace, trace
 
@@ -36,8 +37,10 @@ __all__ = [
     "cat",
     "certain",
     "families",
+    "frozen",
     "functional",
     "kl_divergence",
+    "metrics",
     "nn",
     "pack_padded_moments",
     "pad_packed_moments",

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.families import Family
 from spgru.moments import Moments
-from spgru.nn.layer import recording
-from spgru.nn.weight import named_weights, sampling
+from spgru.nn.contexts import recording, sampling
+from spgru.nn.weight import named_weights
 from spgru.report import LEVELS, LayerReport, Report
 from spgru.tracing import join
 
@@ -51,7 +51,7 @@ def audit(
     # A PackedSequence is a tuple too, but one argument.
     inputs = x if isinstance(x, tuple) and not isinstance(x, PackedSequence) else (x,)
     family = weights[0].family
-    generator = torch.Generator(device=next(weights[0].parameters()).device)
+    generator = torch.Generator(device=weights[0].moments().device)
     closed = {
         name: _Closed(neurons, time_dim)
         for name, (neurons, time_dim) in _neurons(module, inputs).items()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from functools import cache
-from typing import Any, Literal, get_args
+import inspect
+import math
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from spgru.moments import Moments
+from spgru.moments import Moments, is_autocast
 
 __all__ = ["set_value_checks"]
 
@@ -32,20 +35,28 @@ def set_value_checks(mode: Mode) -> None:
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether Python may branch on values: eagerly on the CPU, not while compiling or in vmap."""
-    return tensor.device.type == "cpu" and not _is_recorded() and not _is_wrapped(tensor)
+    return tensor.device.type == "cpu" and _has_values(tensor)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return not _is_recorded() and _is_plain_tensor(tensor) and not _is_wrapped(tensor)
 
 
 def _is_recorded() -> bool:
-    """Whether operations are written down to be run again with other values."""
+    """Whether operations are compiled or traced, to be run with other values, or run on no values.
+
+    The last are those of torch's fake tensors, which have a shape but no values.
+    """
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
     )
 
 
 def _is_wrapped(tensor: Tensor) -> bool:
-    """Inside vmap and the like, where a tensor stands for many."""
+    """Whether a transform of `torch.func` (vmap, grad, ...) has wrapped this tensor."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
@@ -54,25 +65,38 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def is_transformed(*values: Any) -> bool:
-    """Whether something looks on that does not see through our kernels."""
-    parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
+def is_differentiated_forward() -> bool:
+    """Whether `torch.func` transforms or forward-mode derivatives are active."""
     return (
-        _is_recorded()
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-        or any(part is not None and _is_no_plain_tensor(part) for part in parts)
+        torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
     )
 
 
-def _is_no_plain_tensor(x: Tensor) -> bool:
-    # Those of is_grads_batched and vectorize are of an older make, with no mode that tells.
-    return type(x) not in (Tensor, nn.Parameter) or torch._C._functorch.is_legacy_batchedtensor(x)
+def is_transformed(*values: Any) -> bool:
+    """Whether the operations are observed by something that cannot look into our own kernels.
+
+    That is a compiler or tracer, a transform of `torch.func`, forward-mode differentiation, or a
+    subclass of Tensor (a fake tensor, for instance). They need torch's own operations.
+    """
+    parts = [p for value in values for p in (value if isinstance(value, Moments) else (value,))]
+    return (
+        _is_recorded()
+        or is_differentiated_forward()
+        or any(part is not None and not _is_plain_tensor(part) for part in parts)
+    )
+
+
+def _is_plain_tensor(x: Tensor) -> bool:
+    # `is_grads_batched` and `vectorize` of torch.autograd wrap tensors in an older way, which none
+    # of the conditions above sees.
+    is_batched = torch._C._functorch.is_legacy_batchedtensor(x)
+    return type(x) in (Tensor, nn.Parameter) and not is_batched
 
 
 def values_are_checked(tensor: Tensor) -> bool:
+    """Whether the values of this tensor are to be checked; see `set_value_checks`."""
     if _mode == "always":
-        return not _is_recorded() and not _is_wrapped(tensor)
+        return _has_values(tensor)
     return _mode == "auto" and is_readable(tensor)
 
 
@@ -91,7 +115,7 @@ def require(name: str, tensor: Tensor, condition: Tensor, must_be: str) -> None:
 
 def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
     """Device of the parameters `like`, and their dtype unless autocast chooses dtypes."""
-    if tensor.dtype != like.dtype and not torch.is_autocast_enabled(like.device.type):
+    if tensor.dtype != like.dtype and not is_autocast(like):
         raise ValueError(
             f"{name} has dtype {tensor.dtype} but the layer's parameters have {like.dtype}; "
             f"convert one of them, for instance {name}.to({like.dtype})"
@@ -104,23 +128,19 @@ def check_like(name: str, tensor: Tensor, like: Tensor) -> None:
 
 
 def check_moments(name: str, moments: Moments) -> None:
-    """Mean and variance fit together, and the variance is one."""
-    mean, var = moments
-    for field, tensor in (("mean", mean), ("var", var)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f"{name}.{field} must be a Tensor, got {type(tensor).__name__}; "
-                "wrap numbers with torch.as_tensor"
-            )
-    if mean.shape != var.shape:
-        raise ValueError(
-            f"{name}.mean has shape {tuple(mean.shape)} but {name}.var {tuple(var.shape)}; "
-            "expand one to the other's shape"
+    """No variance is negative and nothing is NaN; the rest was checked at construction."""
+    if not isinstance(moments.mean, Tensor):
+        raise TypeError(
+            f"{name}.mean must be a Tensor, got {type(moments.mean).__name__}; "
+            "call spgru.pad_packed_moments first if it is packed"
         )
-    check_like(f"{name}.var", var, mean)
+    var = moments.var
     if not values_are_checked(var):
         return
-    # One reduction on the way of success: NaN fails the comparison as a negative value does.
+    # One reduction where all is well. A sum is NaN if an entry is (or where infinities meet).
+    if math.isnan(moments.mean.detach().sum().item()):
+        check_no_nan(f"{name}.mean", moments.mean)
+    # The comparison is false for NaN too.
     if bool((var >= 0).all()):
         return
     if bool(var.isnan().any()):
@@ -129,6 +149,11 @@ def check_moments(name: str, moments: Moments) -> None:
         f"{name}.var has negative entries (smallest {var.min().item():.3g}); "
         "pass a variance, not a log-variance"
     )
+
+
+def check_no_nan(name: str, tensor: Tensor) -> None:
+    if values_are_checked(tensor) and bool(tensor.isnan().any()):
+        raise ValueError(f"{name} has NaN entries; look upstream for 0/0 or inf - inf")
 
 
 def check_value(name: str, value: object, like: Tensor) -> None:
@@ -148,3 +173,53 @@ def check_features(name: str, value: Tensor | Moments, size: int, argument: str)
             f"{name} has {value.shape[-1]} features (last dimension) but {argument} is {size}; "
             f"pass (..., {size}) or build the layer with {argument}={value.shape[-1]}"
         )
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def checked(function: Function, check_shapes: Callable[..., None] | None = None) -> Function:
+    """The public form of a function of `spgru.functional`: it checks its arguments first.
+
+    Layers check what enters them once, and call the functions inside without checks.
+
+    Args:
+        function: its first parameter is a Tensor or Moments
+        check_shapes: called with the same arguments
+    """
+    names = tuple(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        named = dict(zip(names, args, strict=False)) | kwargs
+        first = named.get(names[0])
+        if not isinstance(first, (Tensor, Moments)):
+            raise TypeError(
+                f"{names[0]} must be a Tensor or Moments, got {type(first).__name__}; "
+                "convert numbers and arrays with torch.as_tensor"
+            )
+        for name, value in named.items():
+            if isinstance(value, Moments):
+                check_moments(name, value)
+                check_no_nan(f"{name}.mean", value.mean)
+        if check_shapes is not None:
+            check_shapes(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return cast(Function, public)
+
+
+def check_broadcast(*values: Any, **named: Any) -> None:
+    """The shapes of all tensors and moments broadcast to one another."""
+    shapes = [
+        tuple(value.shape)
+        for value in (*values, *named.values())
+        if isinstance(value, (Tensor, Moments))
+    ]
+    if len(set(shapes)) == 1:
+        return
+    try:
+        torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        listed = ", ".join(map(str, shapes))
+        raise ValueError(f"the shapes {listed} do not broadcast; make them alike") from None

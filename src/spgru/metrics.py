@@ -1,7 +1,8 @@
 """How good is a Gaussian prediction: likelihood, CRPS, coverage, calibration, ranking.
 
 `prediction` are moments and `target` the observed values, both of the same shape. The scores come
-back elementwise, to be averaged as one likes.
+back elementwise, to be averaged as one likes. Where the prediction or the target is NaN, so is the
+score, and a figure over all entries is NaN if one of them is.
 """
 
 from __future__ import annotations
@@ -45,12 +46,7 @@ def gaussian_nll(prediction: Moments, target: Tensor) -> Tensor:
     Where the variance is 0: infinite, -inf on a hit and +inf on a miss.
     """
     _check(prediction, target)
-    mean, var = prediction
-    error = (target - mean) ** 2
-    squared = torch.where(error > 0, error / var, 0.0)
-    # Plain addition would give NaN for a certain miss, inf - inf.
-    log_var = torch.where(squared.isinf(), 0.0, var.log())
-    return 0.5 * (squared + log_var + math.log(2 * math.pi))
+    return -prediction.log_prob(target)
 
 
 def crps(prediction: Moments, target: Tensor) -> Tensor:
@@ -62,28 +58,36 @@ def crps(prediction: Moments, target: Tensor) -> Tensor:
     """
     _check(prediction, target)
     mean, var = prediction
-    random = var > 0
-    std = torch.where(random, var, 1.0).sqrt()
+    certain = var == 0  # not `var > 0`, which a NaN would fail and then count as certain
+    std = torch.where(certain, 1.0, var).sqrt()
     d = target - mean
     z = d / std
     density = torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     score = d * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
-    return torch.where(random, score, d.abs())
+    return torch.where(certain, d.abs(), score)
 
 
 def _needed_level(prediction: Moments, target: Tensor) -> Tensor:
     """Level of the central interval whose bound is the target: 2 Phi(|z|) - 1. (*shape)"""
     _check(prediction, target)
     error = (target - prediction.mean).abs()
-    z = torch.where(error > 0, error / prediction.std, 0.0)
+    # 0 / 0 where a certain prediction is met exactly.
+    met = (error == 0) & (prediction.var == 0)
+    z = torch.where(met, 0.0, error / prediction.std)
     return torch.erf(z / math.sqrt(2))
+
+
+def _share(inside: Tensor, *known: Tensor) -> Tensor:
+    """Mean of a condition, NaN if it rests on a NaN somewhere (which compares as false)."""
+    unknown = torch.stack([part.isnan().any() for part in known]).any()
+    return torch.where(unknown, torch.nan, inside.double().mean())
 
 
 def coverage(prediction: Moments, target: Tensor, level: float = 0.95) -> Tensor:
     """Share of targets within the central interval of that level. A scalar."""
     lower, upper = prediction.interval(level)
     _check(prediction, target)
-    return ((lower <= target) & (target <= upper)).to(target.dtype).mean()
+    return _share((lower <= target) & (target <= upper), lower, upper, target).to(target.dtype)
 
 
 class CalibrationCurve(NamedTuple):
@@ -102,7 +106,7 @@ def calibration_curve(
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must lie between 0 and 1, got {list(levels)}")
     needed = _needed_level(prediction, target)
-    observed = [(needed <= level).double().mean() for level in levels]
+    observed = [_share(needed <= level, needed) for level in levels]
     nominal = torch.tensor(levels, dtype=torch.float64, device=target.device)
     return CalibrationCurve(nominal, torch.stack(observed))
 
@@ -145,7 +149,9 @@ def _ranks(x: Tensor) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:
-    """Spearman's rank correlation of two samples (N,), ties by mean rank. NaN if one is constant.
+    """Spearman's rank correlation of two samples (N,), ties by mean rank.
+
+    NaN if one is constant or holds a NaN.
 
     Reads values: on a GPU the host waits.
     """
@@ -157,7 +163,9 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     ranks = torch.stack([_ranks(a), _ranks(b)])
     centred = ranks - ranks.mean(1, keepdim=True)
     x, y = centred
-    return torch.dot(x, y) / torch.sqrt(torch.dot(x, x) * torch.dot(y, y))
+    correlation = torch.dot(x, y) / torch.sqrt(torch.dot(x, x) * torch.dot(y, y))
+    # A NaN would otherwise be ranked as a value like any other.
+    return torch.where(a.isnan().any() | b.isnan().any(), torch.nan, correlation)
 
 
 def variance_error_correlation(prediction: Moments, target: Tensor) -> Tensor:

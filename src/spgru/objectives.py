@@ -1,4 +1,4 @@
-"""What a model of pixels is trained on: `"elbo"`, `"paper"` or `"cross_entropy"`.
+"""Training objectives of a model of pixels: `"elbo"`, `"paper"` or `"cross_entropy"`.
 
 The network's output are moments of the *logit* of every pixel; targets are pixels in [0, 1].
 Everything is in nats per frame: summed over the pixels, averaged over batch and frames.
@@ -7,6 +7,7 @@ Everything is in nats per frame: summed over the pixels, averaged over batch and
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -22,6 +23,7 @@ from spgru.families import Prior
 from spgru.functional import Rule, sigmoid
 from spgru.moments import Moments
 from spgru.nn.weight import named_weights
+from spgru.runtime.errors import refuse
 
 __all__ = [
     "Loss",
@@ -39,8 +41,8 @@ Name = Literal["elbo", "paper", "cross_entropy"]
 # softplus(x) = max(x, 0) + log(1 + exp(-|x|)). With Z normal of variance c around 0,
 # E max(x + Z, 0) = max(x, 0) + tail(x, c), so a mixture of such Z with weights w_k stands for
 # softplus itself where sum_k w_k tail(x, c_k) = log(1 + exp(-|x|)), and adding a variance of x to
-# every c_k is then exact. Variances in geometric progression, between ends found by search, and
-# least squares for the weights leave 8e-7 with five terms.
+# every c_k is then exact. Variances in geometric progression and least squares for the weights
+# leave 8e-7 with five terms; tools/fit_softplus_mixture.py finds the ends of the progression.
 _VARIANCES = np.geomspace(0.82369, 12.5236, 5)
 
 
@@ -193,12 +195,15 @@ class Objective:
 
     def __post_init__(self) -> None:
         check_choice("name", self.name, get_args(Name))
+        check_choice("prior_scale", self.prior_scale, ("fixed", "fan_in"))
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
         if not self.beta >= 0:
-            raise ValueError(f"beta must not be negative, got {self.beta}")
+            yield f"beta must not be negative, got {self.beta}"
         for field in ("data_size", "prior_std", "var_floor"):
             if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be positive, got {getattr(self, field)}")
-        check_choice("prior_scale", self.prior_scale, ("fixed", "fan_in"))
+                yield f"{field} must be positive, got {getattr(self, field)}"
 
     def fit(self, logits: Moments, target: Tensor, rule: Rule = "exact") -> Tensor:
         """The data term, in nats per frame. (T, B, height, width) each."""

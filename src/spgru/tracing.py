@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import nn
 
+from spgru.modes import Record
 from spgru.moments import Moments, cat, stack
-from spgru.nn.layer import Record, recording
+from spgru.nn.contexts import recording
 
 __all__ = ["Trace", "trace"]
 

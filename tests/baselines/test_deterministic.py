@@ -11,16 +11,19 @@ from torch import Tensor
 from spgru import certain
 from spgru.baselines import Deterministic
 from spgru.metrics import cross_entropy_per_frame
-from spgru.models import Predictor
+from spgru.models import ModelConfig, Predictor
 from spgru.objectives import Objective
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_it_is_the_predictor_without_variance(cell: Any, num_layers: int) -> None:
-    size: dict[str, Any] = {"height": 4, "width": 5, "dtype": torch.float64}
-    predictor = Predictor(3, num_layers, cell, weight_std=0.0, **size)
-    baseline = Deterministic(3, num_layers, cell, **size)
+    size: dict[str, Any] = {"height": 4, "width": 5}
+    predictor = Predictor(
+        ModelConfig(hidden_size=3, num_layers=num_layers, cell=cell, weight_std=0.0, **size),
+        dtype=torch.float64,
+    )
+    baseline = Deterministic(3, num_layers, cell, dtype=torch.float64, **size)
     for theirs, ours in (
         (baseline.encoder, predictor.encoder.rnn),
         (baseline.decoder, predictor.future.rnn),

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from spgru.bench.check import Finding, compare, limit_for, worst
+from spgru.bench.check import Comparison, compare, limit_for, worst
 from spgru.bench.contenders import make_contenders
 from spgru.bench.problem import CELLS, Problem
 from spgru.bench.sampling import MCLSTM, check_sampling
@@ -33,12 +33,16 @@ def test_comparing() -> None:
 
 
 def test_the_worst_is_what_counts() -> None:
-    good, close = Finding("a", 0.1, 1.0), Finding("b", 1e-6, 2e-6)
+    good, close = Comparison("a", 0.1, 1.0), Comparison("b", 1e-6, 2e-6)
     assert worst([good, close]) == close
-    for bad in (Finding("c", math.nan, 1.0), Finding("d", 1.0, 0.0), Finding("e", math.inf, 1.0)):
+    for bad in (
+        Comparison("c", math.nan, 1.0),
+        Comparison("d", 1.0, 0.0),
+        Comparison("e", math.inf, 1.0),
+    ):
         assert not bad.is_fine
         assert worst([close, bad, good]) is bad
-    assert worst([Finding("none", 0.0, 0.0), good]) == good
+    assert worst([Comparison("none", 0.0, 0.0), good]) == good
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("typer")
 pytest.importorskip("matplotlib")
 
-from spgru.bench.options import make_settings
+from spgru.bench.options import make_bench_config
 from spgru.bench.timing import QUICK
 from spgru.cli import main
 
@@ -59,15 +59,15 @@ def test_defaults() -> None:
         "preset": None, "shapes": [], "dtypes": None, "cells": None, "backends": None,
         "device": "cpu", "threads": 2, "tf32": True, "peers": True, "quick": False,
     }  # fmt: skip
-    everything = make_settings(**options)
+    everything = make_bench_config(**options)
     assert {case.grows for case in everything.cases} == {"", "T", "B", "H"}
     assert not everything.uses_tf32
-    own = make_settings(**options | {"shapes": ["1,2,3,4"], "dtypes": ["float32", "bfloat16"]})
+    own = make_bench_config(**options | {"shapes": ["1,2,3,4"], "dtypes": ["float32", "bfloat16"]})
     assert [(str(case.shape), case.dtype) for case in own.cases] == [
         ("1,2,3,4", "float32"), ("1,2,3,4", "bfloat16"),
     ]  # fmt: skip
-    assert make_settings(**options | {"backends": ["reference"]}).backends == ["reference"]
-    quick = make_settings(**options | {"quick": True})
+    assert make_bench_config(**options | {"backends": ["reference"]}).backends == ["reference"]
+    quick = make_bench_config(**options | {"quick": True})
     assert len(quick.cases) == 1
     assert quick.effort is QUICK
     assert torch.device("cpu") == quick.device

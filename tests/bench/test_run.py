@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("matplotlib")
 
-from spgru.bench import Case, Settings, Shape, measure, summary, write
+from spgru.bench import BenchConfig, Case, Shape, measure, summary, write
 from spgru.bench import peers as peers_module
 from spgru.bench.contender import Absent, Contender
 from spgru.bench.contenders import make_contenders
@@ -23,7 +23,7 @@ from spgru.bench.timing import Effort
 
 SHAPE = Shape(2, 3, 4, 5)
 EFFORT = Effort(rounds=2, seconds=0.01, least=2, sample=0.0)
-SETTINGS = Settings(
+SETTINGS = BenchConfig(
     [Case(SHAPE), Case(SHAPE, grows="T")],
     torch.device("cpu"),
     ("GRU",),

@@ -148,7 +148,7 @@ def test_other_files_are_refused(tmp_path):
     file = tmp_path / "mnist_test_seq.npy"
     for content in (b"", b"<html>", b"\x93NUMPY\x01\x00"):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match=r"no readable .npy file .*leave path out"):
+        with pytest.raises(ValueError, match=r"not a readable .npy file .*leave path out"):
             MovingMNISTTest(file)
     np.save(file, np.zeros((20, 3, 64, 64), dtype=np.uint8))
     with pytest.raises(

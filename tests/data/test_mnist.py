@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -123,8 +124,21 @@ def test_damaged_archive(tmp_path):
     broken[150:160] = bytes(10)
     for content in (whole[:-40], bytes(broken), b"", b"not an archive"):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match=r"mnist.npz is no readable .npz archive .*replace"):
+        with pytest.raises(ValueError, match=r"mnist.npz is not a readable .npz archive .*replace"):
             load_mnist("test", tmp_path)
+
+
+def test_an_archive_that_announces_terabytes_is_refused_before_memory_is_asked_for(
+    tmp_path, monkeypatch
+):
+    header = {"descr": "|u1", "fortran_order": False, "shape": (10**10, 28, 28)}
+    with zipfile.ZipFile(tmp_path / "mnist.npz", "w") as archive:
+        for name in ("test_images.npy", "test_labels.npy"):
+            with archive.open(name, "w") as member:
+                np.lib.format.write_array_header_1_0(member, header)
+    monkeypatch.setattr(np, "load", None)  # which would ask for it
+    with pytest.raises(ValueError, match=r"its header announces uint8 \[10000000000, 28, 28\], "):
+        load_mnist("test", tmp_path)
 
 
 def test_archive_of_something_else(tmp_path):
@@ -133,7 +147,7 @@ def test_archive_of_something_else(tmp_path):
         load_mnist("test", tmp_path)
     with (tmp_path / "mnist.npz").open("wb") as file:
         np.save(file, IMAGES)
-    with pytest.raises(ValueError, match=r"no readable .npz archive"):
+    with pytest.raises(ValueError, match=r"readable .npz archive"):
         load_mnist("test", tmp_path)
 
 

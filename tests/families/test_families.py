@@ -178,7 +178,7 @@ class TestKLDivergence:
     def test_against_torch_distributions(self, parameterization: str) -> None:
         gru = GRU(3, 4, 2, parameterization=parameterization, dtype=torch.float64)
         want = 0.0
-        for weight in gru.children():
+        for weight in gru.weights().values():
             q = weight.moments()
             p = torch.distributions.Normal(0.0, 1.0 / math.sqrt(weight.fan_in))
             q = torch.distributions.Normal(q.mean, q.std)
@@ -191,7 +191,7 @@ class TestKLDivergence:
     def test_is_zero_at_the_prior(self) -> None:
         gru = GRU(3, 4)
         prior = Prior("gaussian", std=1.0)
-        for weight in gru.children():
+        for weight in gru.weights().values():
             weight.set_(prior.moments(weight.fan_in, weight.moments()))
         assert kl_divergence(gru, prior).item() == pytest.approx(0, abs=1e-5)
 

@@ -14,7 +14,8 @@ from oracles import assert_monte_carlo, draw, random_moments
 from spgru import Moments, certain
 from spgru.models import ConvGRU, ConvGRUCell, ConvLSTM, ConvLSTMCell
 from spgru.models.conv_recurrent import ConvCell, ConvNetwork
-from spgru.nn.weight import named_weights, sampling
+from spgru.nn.contexts import sampling
+from spgru.nn.weight import named_weights
 
 State = tuple[Tensor, ...]
 NETWORKS: list[type[ConvNetwork]] = [ConvGRU, ConvLSTM]
@@ -114,8 +115,8 @@ def test_with_filters_of_one_pixel_each_is_a_sequence_of_its_own(
         for name, weight in named_weights(cell):
             moments = weight.moments()
             shape = moments.shape[:2]
-            layer.get_submodule(f"{name}_l{k}").set_(
-                Moments(moments.mean.view(shape), moments.var.view(shape))
+            layer.set_weight_(
+                f"{name}_l{k}", Moments(moments.mean.view(shape), moments.var.view(shape))
             )
 
     def pixels(x: Moments) -> Moments:
@@ -183,7 +184,7 @@ def test_one_step_of_an_lstm_is_exact_where_nothing_is_neglected() -> None:
     _, drawn_c = drawn_lstm_step(cell, x, h, c, 40_000)
     assert_monte_carlo(drawn_c, got_c.reshape(2, 9))
     with torch.no_grad():
-        cell.get_parameter("bias_ih.mean")[:4] = torch.tensor([-60.0, -60.0, 60.0, 60.0])
+        cell.bias_ih[:4] = torch.tensor([-60.0, -60.0, 60.0, 60.0])
     got_h, got_c = cell(x, (h, c))
     assert_same(got_c, c)
     drawn_h, _ = drawn_lstm_step(cell, x, h, c, 40_000)

@@ -22,7 +22,8 @@ from spgru.models import (
     build,
 )
 from spgru.models.frames import from_patches, to_patches
-from spgru.nn.weight import sampling
+from spgru.nn.contexts import sampling
+from spgru.nn.weight import spread_name
 from spgru.objectives import Objective, bernoulli_nll, expected_bernoulli_nll
 
 KINDS = [Predictor, Autoencoder, Composite]
@@ -38,6 +39,13 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
         "cell": "lstm", "num_layers": 2,
     },
 }  # fmt: skip
+
+
+def make(
+    kind: type[VideoModel], hidden_size: int, dtype: torch.dtype | None = None, **fields: Any
+) -> Any:
+    """A model of 4 x 4 frames."""
+    return kind(ModelConfig(kind.kind, hidden_size=hidden_size, **{**TINY, **fields}), dtype=dtype)
 
 
 def plain_fully_connected(model: VideoModel, decoder: Any, frames: Tensor, first: Tensor) -> Tensor:
@@ -90,7 +98,7 @@ def plain_convolutional(model: VideoModel, decoder: Any, frames: Tensor, first: 
 def test_without_variance_it_is_the_network_of_torch(
     kind: type[VideoModel], options: dict[str, Any], feedback: bool
 ) -> None:
-    model = kind(5, weight_std=0.0, feedback=feedback, dtype=torch.float64, **TINY, **options)
+    model = make(kind, 5, torch.float64, weight_std=0.0, feedback=feedback, **options)
     frames = torch.rand(3, 2, 4, 4).double()
     plain = plain_convolutional if "architecture" in options else plain_fully_connected
     got = model(frames)
@@ -124,8 +132,8 @@ def test_without_variance_it_is_the_network_of_torch(
 def test_the_next_frame_is_that_of_a_predictor_with_one_network(options: dict[str, Any]) -> None:
     """A predictor with feedback, whose encoder and decoder have the same weights, gives the same
     for every prefix of the sequence: after t frames its first prediction is of frame t + 1."""
-    model = NextFrame(5, dtype=torch.float64, **TINY, **options)
-    double = Predictor(5, feedback=True, dtype=torch.float64, **TINY, **options)
+    model = make(NextFrame, 5, torch.float64, **options)
+    double = make(Predictor, 5, torch.float64, feedback=True, **options)
     double.encoder.rnn.load_state_dict(model.future.rnn.state_dict())
     double.future.load_state_dict(model.future.state_dict())
     frames, after = torch.rand(3, 2, 4, 4).double(), torch.rand(3, 2, 4, 4).double()
@@ -160,20 +168,28 @@ def test_a_loop_over_time_works_its_weights_out_once(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And they may change between one call and the next."""
-    asked: list[spgru.nn.Weight] = []
-    moments = spgru.nn.Weight.forward
+    asked: list[tuple[spgru.nn.Layer, str]] = []
+    moments = spgru.nn.Layer.weight_moments
     monkeypatch.setattr(
-        spgru.nn.Weight, "forward", lambda self: asked.append(self) or moments(self)
+        spgru.nn.Layer,
+        "weight_moments",
+        lambda self, name: asked.append((self, name)) or moments(self, name),
     )
-    model = NextFrame(3, **TINY, **options)
+    model = make(NextFrame, 3, **options)
     frames = torch.rand(3, 2, 4, 4)
     model.predict(frames, 6)
-    recurrent = [m for m in model.future.rnn.modules() if isinstance(m, spgru.nn.Weight)]
+    recurrent = [
+        (layer, name)
+        for layer in model.future.rnn.modules()
+        if isinstance(layer, spgru.nn.Layer)
+        for name in layer.weights()
+    ]
     assert recurrent
-    assert all(sum(one is weight for one in asked) == 1 for weight in recurrent)
+    assert all(asked.count(weight) == 1 for weight in recurrent)
     before = model.predict(frames, 6)
     with torch.no_grad():
-        recurrent[0].get_parameter("log_var").add_(3.0)
+        layer, name = recurrent[0]
+        layer.get_parameter(spread_name(name)).add_(3.0)
     after = model.predict(frames, 6)
     assert (after.var.sum() > before.var.sum()).item()
     # A network drawn anew at every step is drawn at every step.
@@ -181,7 +197,7 @@ def test_a_loop_over_time_works_its_weights_out_once(
     asked.clear()
     with sampling(model, torch.Generator(), every_step=True):
         model.predict(frames, 6)
-    assert all(sum(one is weight for one in asked) == 8 for weight in recurrent)
+    assert all(asked.count(weight) == 8 for weight in recurrent)
 
 
 @pytest.mark.parametrize("feedback", [False, True], ids=["unconditioned", "feedback"])
@@ -196,7 +212,7 @@ def test_a_loop_over_time_works_its_weights_out_once(
 )
 def test_gradcheck_of_the_loss(options: dict[str, Any], objective: Any, feedback: bool) -> None:
     kind = NextFrame if "num_layers" in options and feedback else Composite
-    model = kind(2, feedback=feedback, dtype=torch.float64, **TINY, **options)
+    model = make(kind, 2, torch.float64, feedback=feedback, **options)
     frames = torch.rand(4, 2, 4, 4).double()
     names, parameters = zip(*model.named_parameters(), strict=True)
     wrapped = Wrapped(model, Objective(objective, data_size=10))
@@ -222,7 +238,7 @@ class Wrapped(nn.Module):
 
 @pytest.mark.parametrize("options", ARCHITECTURES.values(), ids=str)
 def test_audit_of_a_predictor(options: dict[str, Any]) -> None:
-    model = Predictor(6, **TINY, **options)
+    model = make(Predictor, 6, **options)
     frames = torch.rand(4, 2, 4, 4)
     report = spgru.audit(model, frames, draws=200, redraw=False)
     assert {name.split(".")[0] for name in report.layers} == {"encoder", "future"}
@@ -238,13 +254,13 @@ def test_audit_of_a_predictor(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", ARCHITECTURES.values(), ids=str)
 def test_variance_travels_from_input_and_weights_to_the_pixels(options: dict[str, Any]) -> None:
-    model = Predictor(6, weight_std=0.0, **TINY, **options)
+    model = make(Predictor, 6, weight_std=0.0, **options)
     frames = torch.rand(3, 2, 4, 4)
     little = model.predict(Moments(frames, torch.full_like(frames, 0.01)))
     much = model.predict(Moments(frames, torch.full_like(frames, 0.1)))
     assert (much.var > little.var).all()
     assert (little.var > 0).all()
-    random = Predictor(6, **TINY, **options)
+    random = make(Predictor, 6, **options)
     exact, moments = random(frames).future, random(certain(frames)).future
     assert exact is not None
     assert moments is not None
@@ -255,7 +271,7 @@ def test_variance_travels_from_input_and_weights_to_the_pixels(options: dict[str
 def test_more_or_fewer_steps_than_were_seen() -> None:
     for options in ARCHITECTURES.values():
         for feedback in (False, True):
-            model = Composite(3, feedback=feedback, **TINY, **options)
+            model = make(Composite, 3, feedback=feedback, **options)
             frames = torch.rand(3, 2, 4, 4)
             five = model(frames, 5)
             assert five.future is not None
@@ -293,7 +309,7 @@ def test_it_learns_a_tiny_batch(
     bars: Tensor, kind: type[VideoModel], options: dict[str, Any]
 ) -> None:
     """Within 100 steps to half the score of the best constant frame; after 60 some are near it."""
-    model = kind(**{"hidden_size": 24, "height": 8, "width": 8, **options})
+    model = make(kind, **{"hidden_size": 24, "height": 8, "width": 8, **options})
     optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(100):
         optimiser.zero_grad()
@@ -307,7 +323,7 @@ def test_it_learns_a_tiny_batch(
 @pytest.mark.parametrize("rule", ["exact", "paper"])
 def test_the_papers_objective_falls_by_ten(bars: Tensor, rule: Any) -> None:
     """Over 3 seeds, after 60 steps: by 35 to 48 with the exact rule, 43 to 104 as printed."""
-    model = Predictor(24, rule=rule, reset_after=False, height=8, width=8)
+    model = make(Predictor, 24, rule=rule, reset_after=False, height=8, width=8)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
     first = model.loss(bars, Objective("paper")).total.item()
     for _ in range(60):
@@ -321,7 +337,7 @@ def test_the_papers_objective_falls_by_ten(bars: Tensor, rule: Any) -> None:
 @pytest.mark.parametrize("feedback", [False, True], ids=["unconditioned", "feedback"])
 @pytest.mark.parametrize("options", ARCHITECTURES.values(), ids=str)
 def test_mixed_and_half_precision(options: dict[str, Any], feedback: bool) -> None:
-    model = Composite(6, feedback=feedback, **TINY, **options)
+    model = make(Composite, 6, feedback=feedback, **options)
     frames = torch.rand(6, 2, 4, 4)
     want, want_loss = model.predict(frames[:3]), model.loss(frames, Objective())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -368,21 +384,21 @@ def test_build_and_config_round_trip(kind: Any, architecture: Any) -> None:
 def test_a_reset_is_a_new_start(options: dict[str, Any]) -> None:
     """Also by `apply`, which resets every layer on its own before the model."""
 
-    def make() -> Composite:
-        return Composite(4, initial_logit=-3.0, **TINY, **options)
+    def fresh_model() -> Composite:
+        return make(Composite, 4, initial_logit=-3.0, **options)
 
-    model = make()
+    model = fresh_model()
     for parameter in model.parameters():
         nn.init.ones_(parameter)
     torch.manual_seed(5)
-    fresh = make()
+    fresh = fresh_model()
     torch.manual_seed(5)
     model.reset_parameters()
     for name, parameter in fresh.named_parameters():
         assert torch.equal(model.get_parameter(name), parameter), name
     model.apply(lambda m: m.reset_parameters() if hasattr(m, "reset_parameters") else None)
     for name in model.gives:
-        bias = model.get_parameter(f"{name}.readout.bias.mean")
+        bias = model.get_parameter(f"{name}.readout.bias")
         assert (bias + 3).abs().max() <= 0.5  # torch.nn draws biases within 1 / sqrt(4)
 
 
@@ -408,7 +424,7 @@ def test_bad_configurations(options: dict[str, Any], message: str) -> None:
 
 
 def test_bad_frames() -> None:
-    model = Predictor(3, **TINY)
+    model = make(Predictor, 3)
     with pytest.raises(ValueError, match=r"pass \(T, B, 4, 4\)"):
         model(torch.rand(3, 2, 5, 4))
     with pytest.raises(ValueError, match="divide uint8 frames by 255"):
@@ -419,13 +435,25 @@ def test_bad_frames() -> None:
         model(torch.zeros(0, 2, 4, 4))
     with pytest.raises(ValueError, match="steps must be at least 1"):
         model(torch.zeros(3, 2, 4, 4), 0)
-    with pytest.raises(ValueError, match="only looks back"):
-        Autoencoder(3, **TINY)(torch.zeros(3, 2, 4, 4), 2)
+    with pytest.raises(ValueError, match="only reconstructs"):
+        make(Autoencoder, 3)(torch.zeros(3, 2, 4, 4), 2)
     with pytest.raises(ValueError, match="pass an even number"):
         model.loss(torch.rand(3, 2, 4, 4), Objective())
     with pytest.raises(TypeError, match="targets are known"):
         model.loss(certain(torch.rand(4, 2, 4, 4)), Objective())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weight_std=0 makes the divergence"):
-        Predictor(3, weight_std=0.0, **TINY).loss(torch.rand(4, 2, 4, 4), Objective())
+        make(Predictor, 3, weight_std=0.0).loss(torch.rand(4, 2, 4, 4), Objective())
     with pytest.raises(TypeError, match="config must be a ModelConfig, got dict"):
         build({"kind": "predictor"})  # type: ignore[arg-type]
+
+
+def test_a_model_takes_a_configuration_of_its_kind() -> None:
+    remedy = r"write Predictor\(ModelConfig\(kind='predictor', hidden_size=64\)\)"
+    with pytest.raises(TypeError, match=rf"takes a ModelConfig, got hidden_size; {remedy}"):
+        Predictor(hidden_size=64)
+    with pytest.raises(TypeError, match=rf"got hidden_size, cell; {remedy}"):
+        Predictor(ModelConfig(), hidden_size=64, cell="gru")
+    with pytest.raises(TypeError, match=rf"got int; {remedy}"):
+        Predictor(64)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"config.kind is 'predictor', .* pass kind='autoencoder'"):
+        Autoencoder(ModelConfig(hidden_size=4))

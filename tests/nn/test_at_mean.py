@@ -9,8 +9,9 @@ import torch
 
 import spgru
 from spgru import Moments
-from spgru.models import Predictor
-from spgru.nn.weight import at_mean
+from spgru.models import ModelConfig, Predictor
+from spgru.nn.contexts import at_mean
+from spgru.nn.weight import spread_name
 
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
@@ -27,9 +28,8 @@ def test_it_is_the_network_of_torch_with_its_gradients(name: str) -> None:
     output.mean.square().sum().backward()
     expected.square().sum().backward()
     for key, parameter in plain.named_parameters():
-        weight = layer.get_submodule(key)
-        torch.testing.assert_close(weight.mean.grad, parameter.grad)
-        assert weight.log_var.grad is None
+        torch.testing.assert_close(layer.get_parameter(key).grad, parameter.grad)
+        assert layer.get_parameter(spread_name(key)).grad is None
     assert layer(x)[0].var.min() > 0
 
 
@@ -43,7 +43,12 @@ def test_natural_parameters_have_a_mean_too() -> None:
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_convolutional_model_has_no_variance_then(cell: Any) -> None:
-    model = Predictor(4, 2, cell, architecture="convolutional", height=8, width=8, kernel_size=3)
+    model = Predictor(
+        ModelConfig(
+            architecture="convolutional", height=8, width=8, hidden_size=4, num_layers=2, cell=cell,
+            kernel_size=3,
+        )
+    )  # fmt: skip
     frames = torch.rand(3, 2, 8, 8)
     with at_mean(model):
         assert not model(frames).future.var.any()

@@ -1,4 +1,4 @@
-"""What frozen weights imply is worked out once, and anew whenever they change."""
+"""Within `spgru.frozen` what weights imply is computed once, and again whenever they change."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ import pytest
 import torch
 
 import spgru
-from spgru.nn.weight import at_mean
+from spgru.functional import Affine
+from spgru.models.conv_recurrent import ConvGRUCell
+from spgru.modes import frozen_of
+from spgru.nn.contexts import at_mean
 
-LAYERS: list[Any] = [
-    lambda: spgru.GRU(4, 5),
-    lambda: spgru.LSTM(4, 5, num_layers=2, bidirectional=True),
-    lambda: spgru.RNN(4, 5, bias=False),
-    lambda: spgru.GRUCell(4, 5),
-]
+IMAGE = 2, 4, 6, 6
+LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "gru": (lambda: spgru.GRU(4, 5), (6, 2, 4)),
+    "lstm": (lambda: spgru.LSTM(4, 5, 2, bidirectional=True, proj_size=3), (6, 2, 4)),
+    "rnn": (lambda: spgru.RNN(4, 5, bias=False), (6, 2, 4)),
+    "cell": (lambda: spgru.GRUCell(4, 5), (2, 4)),
+    "linear": (lambda: spgru.Linear(4, 5), (2, 4)),
+    "conv": (lambda: spgru.Conv2d(4, 5, 3), IMAGE),
+    "conv gru": (lambda: ConvGRUCell(4, 5, 3), IMAGE),
+    "gamma": (lambda: spgru.GRU(4, 5, family="gamma"), (6, 2, 4)),
+}
 
 
 def first(output: Any) -> spgru.Moments:
@@ -26,76 +34,133 @@ def first(output: Any) -> spgru.Moments:
     return output
 
 
-@pytest.mark.parametrize("make", LAYERS, ids=["gru", "lstm", "rnn", "cell"])
-def test_frozen_is_equal_and_follows_changes(make: Any) -> None:
-    layer = make()
-    x = torch.randn(2, 4) if isinstance(layer, spgru.GRUCell) else torch.randn(6, 2, 4)
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry for every map that is made from weights."""
+    calls: list[str] = []
+    original = Affine.of
+
+    def counted(*arguments: Any) -> Affine:
+        calls.append("made")
+        return original(*arguments)
+
+    monkeypatch.setattr(Affine, "of", staticmethod(counted))
+    return calls
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_answer_is_the_same_and_made_once(name: str, made: list[str]) -> None:
+    make, shape = LAYERS[name]
+    layer, x = make(), torch.rand(shape)
     expected = first(layer(x))
-    layer.requires_grad_(False)
-    for _ in range(2):
-        assert torch.equal(first(layer(x)).var, expected.var)
-    assert layer._frozen
+    made.clear()
+    with spgru.frozen(layer):
+        for _ in range(3):
+            got = first(layer(x))
+            assert torch.equal(got.mean, expected.mean)
+            assert torch.equal(got.var, expected.var)
+            assert not got.mean.requires_grad
+        once = len(made)
+    made.clear()
+    layer(x)
+    assert once == len(made) > 0
+    assert frozen_of(layer) is None
 
-    other = make()
-    layer.load_state_dict(other.state_dict())
-    assert torch.equal(first(layer(x)).var, first(other(x)).var)
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_changes_that_torch_counts_are_followed_within_the_block(name: str) -> None:
+    make, shape = LAYERS[name]
+    layer, other, x = make(), make(), torch.rand(shape)
+    with spgru.frozen(layer):
+        layer(x)
+        layer.load_state_dict(other.state_dict())
+        assert torch.equal(first(layer(x)).var, first(other(x)).var)
+        with torch.no_grad():
+            for module in (layer, other):
+                next(module.parameters()).mul_(1.1)
+        assert torch.equal(first(layer(x)).mean, first(other(x)).mean)
+        assert first(layer.double()(x.double())).dtype == torch.float64
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["learning", "requires_grad_(False)"])
+def test_changes_through_data_are_never_missed_outside_a_block(frozen: bool) -> None:
+    """The idiom of moving averages and target networks."""
+    layer, other = spgru.GRU(4, 5).requires_grad_(not frozen), spgru.GRU(4, 5)
+    x = torch.randn(6, 2, 4)
     with torch.no_grad():
-        for module in (layer, other):
-            next(module.parameters()).add_(0.1)
-    assert torch.equal(first(layer(x)).mean, first(other(x)).mean)
-    assert first(layer.double()(x.double())).dtype == torch.float64
+        layer(x)
+        for target, source in zip(layer.parameters(), other.parameters(), strict=True):
+            target.data.copy_(source.data)
+        assert torch.equal(layer(x)[0].mean, other(x)[0].mean)
+        assert torch.equal(layer(x)[0].var, other(x)[0].var)
 
 
-def test_frozen_layers_still_pass_gradients_on_and_can_be_drawn() -> None:
-    layer = spgru.GRU(4, 5).requires_grad_(False)
-    with torch.inference_mode():
-        layer(torch.randn(6, 2, 4))
+def test_gradients_reach_inputs_and_not_weights() -> None:
+    layer = spgru.GRU(4, 5)
     x = torch.randn(6, 2, 4, requires_grad=True)
     layer(x)[0].var.sum().backward()
-    assert x.grad is not None
-    assert x.grad.any()
-    with at_mean(layer):
-        assert not layer(x)[0].var.any()
-    assert spgru.audit(layer, x.detach(), draws=2) is not None
+    expected, x.grad = x.grad, None
+    layer.zero_grad()
+    with spgru.frozen(layer):
+        with torch.inference_mode():
+            layer(x)
+        for _ in range(2):  # a second backward pass needs no retained graph
+            x.grad = None
+            layer(x)[0].var.sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+    assert all(parameter.grad is None for parameter in layer.parameters())
 
 
-def test_copies_do_not_carry_what_was_kept() -> None:
-    layer = spgru.GRU(4, 5).requires_grad_(False)
-    x = torch.randn(6, 2, 4)
-    output = layer(x)[0]
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert not twin._frozen
-        assert torch.equal(twin(x)[0].var, output.var)
+def test_other_modes_have_what_they_need_within_a_block() -> None:
+    layer, x = spgru.GRU(4, 5), torch.randn(6, 2, 4)
+    with spgru.frozen(layer):
+        var = layer(x)[0].var
+        with at_mean(layer):
+            assert not layer(x)[0].var.any()
+        assert torch.equal(layer(x)[0].var, var)
+        inside = spgru.audit(layer, x, draws=3).to_dict()
+    assert inside == spgru.audit(layer, x, draws=3).to_dict()
 
 
-def test_a_captured_graph_uses_what_is_kept_and_adds_nothing(
+def test_blocks_nest() -> None:
+    layer, x = spgru.GRU(4, 5), torch.randn(6, 2, 4)
+    with spgru.frozen(layer):
+        layer(x)
+        outer = frozen_of(layer)
+        with spgru.frozen(layer):
+            assert frozen_of(layer) is outer
+        assert frozen_of(layer) is outer
+    assert frozen_of(layer) is None
+
+
+def test_copies_made_within_a_block_are_not_frozen() -> None:
+    layer, x = spgru.GRU(4, 5), torch.randn(6, 2, 4)
+    with spgru.frozen(layer):
+        output = layer(x)[0]
+        for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert frozen_of(twin) is None
+            assert torch.equal(twin(x)[0].var, output.var)
+
+
+def test_a_captured_graph_uses_what_is_kept_and_keeps_nothing_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """During a capture nothing is computed yet, so what is made then must not be used later."""
-    layer = spgru.GRU(3, 4).requires_grad_(False)
-    x = torch.randn(2, 5, 3)
-    with monkeypatch.context() as capture:
-        capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
+    layer, x = spgru.GRU(3, 4), torch.randn(2, 5, 3)
+    with torch.no_grad(), spgru.frozen(layer):
+        state = frozen_of(layer)
+        assert state is not None
+        with monkeypatch.context() as capture:
+            capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
+            layer(x)
+            assert not state.kept
         layer(x)
-        assert not layer._frozen
-    layer(x)
-    kept = {name: affine for name, (_, _, affine) in layer._frozen.items()}
-    before = {name: dict(affine.cache) for name, affine in kept.items()}
-    with monkeypatch.context() as capture:
-        capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
-        copy = layer._affine("weight_hh_l0", "bias_hh_l0")
-        assert copy.weight_var is kept["weight_hh_l0"].weight_var
-        copy.keep("made during the capture", lambda: 1)
-        layer(x)
-    # The graph has no reference of its own to what it reads.
-    assert all(any(a is b for b in layer._captured) for a in kept.values())
-    assert {name: affine for name, (_, _, affine) in layer._frozen.items()} == kept
-    assert {name: affine.cache for name, affine in kept.items()} == before
-
-
-def test_what_was_kept_is_let_go_with_the_weights() -> None:
-    layer = spgru.GRU(3, 4).requires_grad_(False)
-    layer(torch.randn(2, 5, 3))
-    assert layer._frozen
-    layer.double()
-    assert not layer._frozen
+        kept = {key: entry[2] for key, entry in state.kept.items()}
+        with monkeypatch.context() as capture:
+            capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
+            copied = layer._affine("weight_hh_l0", "bias_hh_l0")
+            assert any(copied.weight_var is affine.weight_var for affine in kept.values())
+            layer(x)
+        # The graph has no reference of its own to what it reads.
+        assert all(any(a is b for b in layer._captured) for a in kept.values())
+        assert {key: entry[2] for key, entry in state.kept.items()} == kept

@@ -130,7 +130,7 @@ def test_conv2d(options: dict[str, Any]) -> None:
 
 def test_reset_before_is_the_textbook_gru() -> None:
     layer = spgru.GRU(3, 4, reset_after=False, weight_std=0.0, dtype=torch.float64)
-    w_ih, w_hh, b_ih, b_hh = (weight.moments().mean for weight in layer.children())
+    w_ih, w_hh, b_ih, b_hh = (weight.moments().mean for weight in layer.weights().values())
     x, h = torch.randn(6, 2, 3).double(), torch.zeros(2, 4).double()
     for x_t in x:
         i_r, i_z, i_c = (x_t @ w_ih.T + b_ih).chunk(3, -1)
@@ -152,16 +152,16 @@ def test_same_seed_same_means_same_order_as_torch(name: str) -> None:
     reference = getattr(nn, name)(*arguments, bidirectional=True)
     torch.manual_seed(5)
     layer = getattr(spgru, name)(*arguments, bidirectional=True)
-    names = [name for name, _ in layer.named_children()]
+    names = list(layer.weights())
     assert names == [name for name, _ in reference.named_parameters()]
-    for weight, parameter in zip(layer.children(), reference.parameters(), strict=True):
+    for weight, parameter in zip(layer.weights().values(), reference.parameters(), strict=True):
         assert torch.equal(weight.moments().mean, parameter)
 
 
 def test_from_torch_keeps_dtype_mode_and_refuses_others() -> None:
     reference = nn.GRU(2, 3).double().eval()
     layer = spgru.GRU.from_torch(reference)
-    assert layer.weight_hh_l0.mean.dtype == torch.float64
+    assert layer.weight_hh_l0.dtype == torch.float64
     assert not layer.training
     with pytest.raises(TypeError, match=r"takes a torch\.nn.GRU, got LSTM"):
         spgru.GRU.from_torch(nn.LSTM(2, 3))
@@ -175,7 +175,8 @@ def test_from_torch_keeps_dtype_mode_and_refuses_others() -> None:
 
 def test_weight_std_is_the_standard_deviation() -> None:
     layer = spgru.GRU.from_torch(nn.GRU(2, 3), weight_std=0.05)
-    for weight in layer.children():
-        torch.testing.assert_close(weight.moments().std, torch.full(weight.shape, 0.05))
+    for weight in layer.weights().values():
+        std = weight.moments().std
+        torch.testing.assert_close(std, torch.full_like(std, 0.05))
     x = Moments(torch.randn(4, 1, 2), torch.rand(4, 1, 2))
     assert (layer(x)[0].var > 0).all()

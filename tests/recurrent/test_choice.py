@@ -20,7 +20,7 @@ from spgru.families import get
 from spgru.functional import Affine
 from spgru.functional.products import Convolution, Matrix
 from spgru.models.conv_recurrent import ConvCell, ConvGRUCell, ConvLSTMCell
-from spgru.nn.weight import at_mean, sampling
+from spgru.nn.contexts import at_mean, sampling
 from spgru.recurrent import explain, gru_cell, run
 from spgru.recurrent.kernels.native import library
 
@@ -84,15 +84,16 @@ def test_transformations_are_left_to_the_reference(frozen: bool) -> None:
 
 def test_frozen_layers_take_other_parameters_at_once() -> None:
     """Weights swapped in and out by functional_call may come to lie at one another's address."""
-    layer = spgru.GRU(3, 300).requires_grad_(False)
+    layer = spgru.GRU(3, 300)
     x, found = torch.ones(1, 2, 3), []
-    for log_var in range(-8, 2):
+    for spread in range(-8, 2):
         parameters = {
-            name: torch.full_like(value, float(log_var))
+            name: torch.full_like(value, float(spread))
             for name, value in layer.named_parameters()
-            if name.endswith("log_var")
+            if name.startswith("spread_")
         }
-        found.append(torch.func.functional_call(layer, parameters, (x,))[0].var.mean().item())
+        with spgru.frozen(layer):
+            found.append(torch.func.functional_call(layer, parameters, (x,))[0].var.mean().item())
         del parameters
     assert all(before < after for before, after in pairwise(found))
 

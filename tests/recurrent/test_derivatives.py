@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
 import spgru
-from spgru.nn.weight import at_mean
+from spgru.nn.contexts import at_mean
 
 pytest.importorskip("triton")
 
@@ -80,7 +80,7 @@ def test_second_derivatives_of_packed_sequences(backend: str) -> None:
 def test_second_derivatives_of_plain_numbers() -> None:
     x, found = torch.randn(3, 2, 3), []
     for layer in pair("GRU", "triton"):
-        weight = layer.weight_hh_l0.mean
+        weight = layer.weight_hh_l0
         with at_mean(layer):
             loss = layer(x.to(DEVICE, weight.dtype))[0].mean.square().sum()
         (first,) = torch.autograd.grad(loss, weight, create_graph=True)
@@ -142,6 +142,6 @@ def test_a_copy_of_a_used_layer_is_its_own(backend: str, frozen: bool) -> None:
     before = layer(x)[0].mean.detach().clone()
     twin = copy.deepcopy(layer)
     with torch.no_grad():
-        twin.weight_hh_l0.mean.add_(1.0)
+        twin.weight_hh_l0.add_(1.0)
     assert torch.equal(layer(x)[0].mean, before)
     assert (twin(x)[0].mean - before).abs().max() > 0.01

@@ -22,7 +22,7 @@ from kernel_cases import (
 
 import spgru
 from spgru.models.conv_recurrent import ConvCell, ConvGRUCell, ConvLSTMCell
-from spgru.nn.weight import at_mean
+from spgru.nn.contexts import at_mean
 from spgru.recurrent.kernels.products import PackedMatrixStep
 
 pytest.importorskip("triton")
@@ -222,7 +222,7 @@ def test_gradients_and_biases_of_any_layout(backend: Any) -> None:
         layer = spgru.LSTM(3, 4, backend=name, device=DEVICE)
         with torch.no_grad():
             spread = torch.linspace(-1, 1, 32, device=DEVICE)[::2]
-            layer.bias_hh_l0.mean = torch.nn.Parameter(spread)
+            layer.bias_hh_l0 = torch.nn.Parameter(spread)
         value = x.clone().requires_grad_()
         cell = layer(value)[1][1]
         weight = torch.arange(20.0, device=DEVICE).view(1, 4, 5)

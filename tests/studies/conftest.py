@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("yaml")
 
 from spgru.data import evaluation
-from spgru.studies import SCALES, Settings
+from spgru.studies import SCALES, StudyConfig
 
 TINY = dataclasses.replace(
     SCALES["small"],
@@ -29,8 +29,8 @@ TINY = dataclasses.replace(
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Callable[..., Settings]:
-    """Settings of studies that take seconds."""
+def tiny(tmp_path: Path) -> Callable[..., StudyConfig]:
+    """Configurations of studies that take seconds."""
     overrides = {
         "model.hidden_size": 4,
         "steps": 2,
@@ -38,9 +38,9 @@ def tiny(tmp_path: Path) -> Callable[..., Settings]:
         "batch_size": 2,
         "schedule.warmup": 1,
     }
-    base = Settings(TINY, tmp_path / "studies", "cpu", overrides=overrides)
+    base = StudyConfig(TINY, tmp_path / "studies", "cpu", overrides=overrides)
 
-    def make(**changes: Any) -> Settings:
+    def make(**changes: Any) -> StudyConfig:
         return dataclasses.replace(base, **changes)
 
     return make

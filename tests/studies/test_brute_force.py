@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spgru.models import Predictor
-from spgru.nn.weight import sampling
+from spgru.models import ModelConfig, Predictor
+from spgru.nn.contexts import sampling
 from spgru.studies.brute_force import brute_force
 
 SIZE = {"height": 6, "width": 6}
 
 
 def test_against_all_draws_kept() -> None:
-    model = Predictor(8, weight_std=0.1, **SIZE)
+    model = Predictor(ModelConfig(hidden_size=8, weight_std=0.1, **SIZE))
     seen, draws = torch.rand(3, 2, 4, 6, 6), 50
     found = brute_force(model, seen, draws, seed=3)
     frames = seen.flatten(1, 2)
@@ -36,13 +36,13 @@ def test_against_all_draws_kept() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ratio_of_a_random_network_is_near_one(seed: int) -> None:
     torch.manual_seed(seed)
-    model = Predictor(32, weight_std=0.03, **SIZE)
+    model = Predictor(ModelConfig(hidden_size=32, weight_std=0.03, **SIZE))
     found = brute_force(model, torch.rand(4, 1, 2, 6, 6), draws=300)
     assert abs(found.ratio.item() - 1) < 0.2 + 4 * found.ratio_error.item()
 
 
 def test_certain_weights_have_no_variance() -> None:
-    model = Predictor(4, weight_std=0.0, **SIZE)
+    model = Predictor(ModelConfig(hidden_size=4, weight_std=0.0, **SIZE))
     found = brute_force(model, torch.rand(2, 1, 1, 6, 6), draws=3)
     assert found.closed.item() == 0
     # Outputs of the drawn networks and the closed form differ by rounding alone.

@@ -79,7 +79,9 @@ def made_up_results(variances: dict[int, list[float]]) -> dict[str, list[dict[st
 
 
 def test_the_report_confirms_what_rises() -> None:
-    text = STUDY.report(made_up_results({0: [1.0, 2.0, 3.0, 4.0], 1: [1.0, 1.5, 2.0, 3.0]}))
+    text = STUDY.conclude(
+        made_up_results({0: [1.0, 2.0, 3.0, 4.0], 1: [1.0, 1.5, 2.0, 3.0]})
+    ).to_markdown()
     assert "SP-GRU, angle: variance rises monotonically for every seed: yes (2 of 2 seeds)" in text
     assert "farthest over familiar 3.5 (3 to 4)" in text
     assert "for both models: confirmed here." in text
@@ -90,7 +92,9 @@ def test_the_report_confirms_what_rises() -> None:
 
 
 def test_the_report_contradicts_where_it_must() -> None:
-    text = STUDY.report(made_up_results({0: [1.0, 2.0, 3.0, 4.0], 1: [1.0, 3.0, 2.0, 4.0]}))
+    text = STUDY.conclude(
+        made_up_results({0: [1.0, 2.0, 3.0, 4.0], 1: [1.0, 3.0, 2.0, 4.0]})
+    ).to_markdown()
     assert "SP-GRU, speed: variance rises monotonically for every seed: no (1 of 2 seeds)" in text
     assert "not so here for SP-GRU over angle, SP-GRU over speed and SP-GRU over noise." in text
     assert "MC-LSTM, speed: variance rises monotonically for every seed: yes" in text

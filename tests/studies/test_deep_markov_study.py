@@ -25,7 +25,7 @@ def made_up(error: float) -> str:
         {"model": "SP-GRU", "parameters": 1, "steps": 5},
         {"model": "deep Markov model", "parameters": 1, "steps": 5},
     ]
-    return STUDY.report({"curves": curves, "guesses": guesses, "models": models})
+    return STUDY.conclude({"curves": curves, "guesses": guesses, "models": models}).to_markdown()
 
 
 def test_the_report_says_yes_and_no() -> None:

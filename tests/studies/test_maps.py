@@ -39,5 +39,5 @@ def test_alike_means_everywhere(least: float, answer: str) -> None:
         for seed in range(2)
         for name in names
     ]
-    text = STUDY.report({"correlation": rows})
+    text = STUDY.conclude({"correlation": rows}).to_markdown()
     assert f"Correlated above 1/2 for every seed and frame: {answer}." in text

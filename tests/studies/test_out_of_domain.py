@@ -44,8 +44,8 @@ def test_histogram_is_that_of_numpy() -> None:
 
 def test_the_report_says_yes_and_no() -> None:
     rows = [{"model": "SP-GRU", **row} for row in summarise(FOUND)]
-    text = STUDY.report({"domains": rows, "histogram": []})
+    text = STUDY.conclude({"domains": rows, "histogram": []}).to_markdown()
     assert "SP-GRU, three digits: at least 1.5 times the variance: yes; still higher" in text
     rows[2] |= {"ratio": 1.2, "ratio_per_ink": 0.9}
-    text = STUDY.report({"domains": rows, "histogram": []})
+    text = STUDY.conclude({"domains": rows, "histogram": []}).to_markdown()
     assert "at least 1.5 times the variance: no; still higher per predicted brightness: no." in text

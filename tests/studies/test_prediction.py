@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spgru.baselines import MCDropoutLSTM
-from spgru.models import Predictor
+from spgru.models import ModelConfig, Predictor
 from spgru.moments import Moments
 from spgru.studies.prediction import compare, parameters, predict
 
@@ -25,7 +25,7 @@ def test_compare_sums_pixels_and_averages_frames() -> None:
 
 
 def test_a_batch_is_asked_in_parts() -> None:
-    model, seen = Predictor(4, **SIZE), torch.rand(2, 12, 4, 4)
+    model, seen = Predictor(ModelConfig(hidden_size=4, **SIZE)), torch.rand(2, 12, 4, 4)
     whole, parts = model.predict(seen), predict(model, seen, draws=2)
     torch.testing.assert_close(parts.mean, whole.mean)
     torch.testing.assert_close(parts.var, whole.var)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from spgru.data import MovingMNIST
-from spgru.studies.sequences import DEVIATIONS, TEST_SEED, Deviation, controlled_pairs, path
+from spgru.studies.sequences import DEVIATIONS, Deviation, controlled_pairs, path
+from spgru.training.evaluation import TEST_SEED
 
 
 def test_deviations_start_with_the_familiar_path() -> None:

@@ -46,7 +46,7 @@ def made_up(seconds: dict[str, float]) -> str:
         }
         for name, value in seconds.items()
     ]
-    return STUDY.report({"cost": rows})
+    return STUDY.conclude({"cost": rows}).to_markdown()
 
 
 def test_the_fastest_form_of_sampling_is_what_counts() -> None:

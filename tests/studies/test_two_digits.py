@@ -90,7 +90,7 @@ def made_up(nats: float, variances: list[float]) -> str:
         for k, v in enumerate(variances)
     ]
     results = {"scores": [score], "by_distance": by_distance, "audit": [audit]}
-    return STUDY.report({**results, "audit_by_distance": frames})
+    return STUDY.conclude({**results, "audit_by_distance": frames}).to_markdown()
 
 
 def test_the_report_says_yes_and_no() -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 
+from spgru.runtime import storage
 from spgru.training import checkpoint as checkpoints
-from spgru.training import storage
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 
 CALLS = ("open", "write", "fsync", "close", "replace")

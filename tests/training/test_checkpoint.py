@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from spgru.runtime import storage
 from spgru.training import checkpoint as checkpoints
-from spgru.training import storage
 from spgru.training.checkpoint import Checkpoint, CheckpointError, CheckpointWarning
 
 
@@ -135,7 +135,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     del content["sha256"]
     content["tensors"]["sha256"] = storage.sha256(path.with_suffix(".safetensors"))
     path.write_text(json.dumps(content | {"sha256": checkpoints._digest(content)}))
-    with pytest.raises(CheckpointError, match="is no safetensors file"):
+    with pytest.raises(CheckpointError, match="is not a safetensors file"):
         checkpoints.load(path)
     assert not (tmp_path / "exploded").exists()
 
@@ -144,7 +144,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "step-00000001.json"
     path.write_text(text)
-    with pytest.raises(CheckpointError, match="is no checkpoint of this version"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint of this version"):
         checkpoints.load(path)
 
 

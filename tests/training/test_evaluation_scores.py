@@ -14,7 +14,7 @@ from spgru.training import DataConfig, TrainConfig, score
 from spgru.training.evaluation import CONTROLLED_SETS, evaluation_sets, make_data
 from spgru.training.export import Loaded
 from spgru.training.inference import predict_file, read_sequences
-from spgru.training.model import build
+from spgru.training.model import make_model
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("kind", ["predictor", "autoencoder", "composite"])
 def test_scores_are_their_definitions(kind: Any) -> None:
     """In float64 by NumPy, over all sequences at once, while `score` sees them in parts."""
-    model = build(ModelConfig(kind=kind, hidden_size=8))
+    model = make_model(ModelConfig(kind=kind, hidden_size=8))
     frames = MovingMNIST(7).batch(0)
     found = score(model, frames.split([3, 3, 1], 1))
     pixels = model.predict(frames[:10])
@@ -39,7 +39,7 @@ def test_scores_are_their_definitions(kind: Any) -> None:
 
 
 def test_one_sequence_has_no_correlation() -> None:
-    found = score(build(ModelConfig(hidden_size=4)), [MovingMNIST(1).batch(0)])
+    found = score(make_model(ModelConfig(hidden_size=4)), [MovingMNIST(1).batch(0)])
     assert np.isnan(found.correlation)
 
 
@@ -79,7 +79,7 @@ def test_data_follows_its_configuration() -> None:
 @pytest.fixture
 def loaded() -> Loaded:
     config = TrainConfig(model=ModelConfig(hidden_size=4))
-    return Loaded(build(config.model).eval(), config, 0)
+    return Loaded(make_model(config.model).eval(), config, 0)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float16, np.float32, np.float64])
@@ -124,7 +124,7 @@ def test_old_predictions_are_not_overwritten_by_accident(loaded: Loaded, tmp_pat
         (np.full((2, 64, 64), np.nan), "reaches from nan to nan; pixels must lie in"),
         (np.zeros((2, 64, 64), int), "has dtype int64; save uint8, or floats in"),
         (np.zeros((2, 64, 64), complex), "has dtype complex128; save uint8"),
-        (np.full((2, 64, 64), None), r"is no \.npy file of numbers"),
+        (np.full((2, 64, 64), None), r"is not a \.npy file of numbers"),
     ],
 )
 def test_what_is_no_sequence_is_refused(tmp_path: Path, array: Any, message: str) -> None:
@@ -134,14 +134,31 @@ def test_what_is_no_sequence_is_refused(tmp_path: Path, array: Any, message: str
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", ["|u1", "<f8"])
+def test_a_header_that_announces_terabytes_is_refused_before_memory_is_asked_for(
+    tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.npy"
+    header = {"descr": dtype, "fortran_order": False, "shape": (10**9, 64, 64)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(bytes(2 * 64 * 64))
+    monkeypatch.setattr(np, "load", None)  # which would ask for it
+    message = (
+        rf"is not a \.npy file of numbers \(its header announces .* but there are {8192 + 128}\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        read_sequences(path, 64, 64)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, r"cannot be read \(No such file or directory\)"),
-        (b"", r"is no \.npy file of numbers"),
-        (b"some words", r"is no \.npy file of numbers"),
-        (b"\x93NUMPY\x01\x00", r"is no \.npy file of numbers"),
-        (b"PK\x03\x04 broken", r"is no \.npy file of numbers"),
+        (b"", r"is not a \.npy file of numbers"),
+        (b"some words", r"is not a \.npy file of numbers"),
+        (b"\x93NUMPY\x01\x00", r"is not a \.npy file of numbers"),
+        (b"PK\x03\x04 broken", r"is not a \.npy file of numbers"),
     ],
 )
 def test_what_is_no_array_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from safetensors import safe_open
 
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
+from spgru.nn.weight import named_weights
 from spgru.training import (
     CheckpointError,
     TrainConfig,
@@ -81,17 +83,43 @@ def test_halves_keep_certain_weights_and_refuse_what_is_too_large(
 ) -> None:
     config = tiny()
     model = load_model(train(config, max_seconds=0, show="none").folder).model
-    weight = model.get_submodule("encoder.rnn.weight_ih_l0")
-    weight.log_var.data[0] = -torch.inf
+    model.encoder.rnn.spread_w_ih_l0.data[0] = -torch.inf
     source = stored(tmp_path / "certain", config, model)
     half = load_exported(export(source, tmp_path / "half.safetensors", "float16"))
-    assert bool((half.encoder.rnn.weight_ih_l0.log_var[0] == -torch.inf).all())
-    assert bool(half.encoder.rnn.weight_ih_l0.log_var[1].isfinite().all())
-    weight.mean.data[0, 0] = 1e5
+    assert bool((half.encoder.rnn.spread_w_ih_l0[0] == -torch.inf).all())
+    assert bool(half.encoder.rnn.spread_w_ih_l0[1].isfinite().all())
+    model.encoder.rnn.weight_ih_l0.data[0, 0] = 1e5
     source = stored(tmp_path / "large", config, model)
-    with pytest.raises(CheckpointError, match=r"weight_ih_l0\.mean has values beyond float16"):
+    with pytest.raises(CheckpointError, match=r"weight_ih_l0 has values beyond float16"):
         export(source, tmp_path / "large.safetensors", "float16")
     assert not (tmp_path / "large.safetensors").exists()
+
+
+def in_old_layout(model: Any) -> dict[str, torch.Tensor]:
+    """The state dict that version 0.1 would have written."""
+    old = {}
+    for name, weight in named_weights(model):
+        moments = weight.moments()
+        old[f"{name}.mean"] = moments.mean.detach().clone()
+        old[f"{name}.log_var"] = moments.var.detach().log()
+    return old
+
+
+def test_runs_of_version_0_1_are_read_and_not_continued(tiny: Make, tmp_path: Path) -> None:
+    config = tiny(steps=4)
+    folder = train(config, max_seconds=0, show="none").folder
+    newest = checkpoints.load_newest(folder / "checkpoints")
+    model = load_model(folder).model
+    old = dataclasses.replace(newest, model=in_old_layout(model), step=3)
+    checkpoints.save(folder / "checkpoints", old)
+    frames = MovingMNIST(2).batch(0)[:10]
+    for source in (folder, export(folder, tmp_path / "converted.safetensors")):
+        got, want = load_model(source).model.predict(frames), model.predict(frames)
+        torch.testing.assert_close(got.var, want.var)
+    with pytest.raises(CheckpointError, match=r"made by version 0\.1 and cannot be continued"):
+        train(config, resume=True, show="none")
+    again = tiny(steps=1, initial=str(folder), output=str(tmp_path / "again"))
+    assert train(again, show="none").folder == tmp_path / "again"
 
 
 def test_counts_stay_whole_numbers(tiny: Make, tmp_path: Path) -> None:
@@ -141,7 +169,7 @@ def test_damage_is_found(run: Path, tmp_path: Path) -> None:
             load_exported(path)
     for cut in (0, 5, header - 3, len(data) - 1):
         path.write_bytes(data[:cut])
-        with pytest.raises(CheckpointError, match="is damaged, or no safetensors file"):
+        with pytest.raises(CheckpointError, match="is damaged, or not a safetensors file"):
             load_exported(path)
 
 
@@ -150,9 +178,9 @@ def test_damage_is_found(run: Path, tmp_path: Path) -> None:
     [
         ("missing", "missing does not exist; give the folder of a run"),
         ("empty", "there is no checkpoint in .*empty; train first"),
-        ("text.yaml", r"text\.yaml is damaged, or no safetensors file"),
-        ("text.json", r"text\.json is no checkpoint of this version"),
-        ("foreign.safetensors", "is no export of this version"),
+        ("text.yaml", r"text\.yaml is damaged, or not a safetensors file"),
+        ("text.json", r"text\.json is not a checkpoint of this version"),
+        ("foreign.safetensors", "is not an export of this version"),
     ],
 )
 def test_other_things_are_refused(tmp_path: Path, name: str, message: str) -> None:
@@ -177,5 +205,5 @@ def test_a_configuration_of_another_version(tiny: Make, run: Path, tmp_path: Pat
     config = stored_form(tiny()) | {"novelty": 3}
     state = Checkpoint(0, config, {}, load_model(run).model.state_dict(), {})
     path = checkpoints.save(tmp_path / "newer", state)
-    with pytest.raises(CheckpointError, match=r"is of another version \(novelty is no field"):
+    with pytest.raises(CheckpointError, match=r"is of another version \(novelty is not a field"):
         load_model(path)

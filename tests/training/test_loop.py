@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
-from spgru.nn.weight import at_mean
+from spgru.nn.contexts import at_mean
+from spgru.nn.weight import is_spread
 from spgru.objectives import Objective
 from spgru.training import (
     CheckpointError,
@@ -28,10 +30,10 @@ from spgru.training import (
 from spgru.training import checkpoint as checkpoints
 from spgru.training import loop as loop_module
 from spgru.training.images import save_prediction
-from spgru.training.model import DeepMarkovConfig, DeterministicConfig, DropoutConfig, build
+from spgru.training.model import DeepMarkovConfig, DeterministicConfig, DropoutConfig, make_model
 from spgru.training.optimizer import make_optimizer
 from spgru.training.progress import read_metrics
-from spgru.training.step import MeanLossModule
+from spgru.training.update import MeanLossModule
 
 Make = Callable[..., TrainConfig]
 Newest = Callable[[Path | str], dict[str, bytes]]
@@ -45,7 +47,7 @@ def test_the_loop_is_the_plain_loop_of_torch(tiny: Make) -> None:
         schedule=ScheduleConfig(warmup=2, final=0.1),
     )
     torch.manual_seed(config.seed)
-    model = build(config.model)
+    model = make_model(config.model)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     data, totals = MovingMNIST(config.batch_size, seed=config.seed), []
     for step in range(config.steps):
@@ -115,9 +117,9 @@ def test_means_are_trained_first_as_a_plain_network(tiny: Make) -> None:
     """By hand: cross entropy of the plain network, then the objective, at a rate of its own."""
     config = tiny(mean_steps=4, optimizer=OptimizerConfig(lr=2e-3, spread_rate=5.0))
     torch.manual_seed(config.seed)
-    model = build(config.model)
-    spreads = [p for name, p in model.named_parameters() if name.endswith("log_var")]
-    others = [p for name, p in model.named_parameters() if not name.endswith("log_var")]
+    model = make_model(config.model)
+    spreads = [p for name, p in model.named_parameters() if is_spread(name)]
+    others = [p for name, p in model.named_parameters() if not is_spread(name)]
     optimizer = torch.optim.Adam([{"params": others}, {"params": spreads}], fused=True)
     data, initial = MovingMNIST(config.batch_size, seed=config.seed), spreads[0].detach().clone()
     for step in range(config.steps):
@@ -166,9 +168,8 @@ def test_drawing_and_validating_change_nothing(tiny: Make, newest: Newest, tmp_p
         validate_sequences=3,
     )
     train(rich, show="none")
-    assert checkpoints.load_newest(tmp_path / "rich" / "checkpoints").model.keys()
-    for name, tensor in load_model(plain.output).model.state_dict().items():
-        assert torch.equal(load_model(rich.output).model.state_dict()[name], tensor)
+    weights = "step-00000006.safetensors"
+    assert newest(rich.output)[weights] == newest(plain.output)[weights]
     pictures = sorted((tmp_path / "rich" / "images").iterdir())
     assert [path.name for path in pictures] == ["step-00000003.png", "step-00000006.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
@@ -265,12 +266,12 @@ def test_how_a_gpu_multiplies_is_set_and_put_back(
 
 
 def test_only_weight_matrices_decay() -> None:
-    model = build(ModelConfig(hidden_size=4))
+    model = make_model(ModelConfig(hidden_size=4))
     config = OptimizerConfig("adamw", weight_decay=0.5)
     groups = make_optimizer(model, config, torch.device("cpu")).param_groups
     decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     for name, parameter in model.named_parameters():
-        matrix = parameter.ndim > 1 and name.endswith(".mean")
+        matrix = parameter.ndim > 1 and not is_spread(name)
         assert decay[id(parameter)] == (0.5 if matrix else 0), name
 
 
@@ -291,10 +292,30 @@ def test_the_bar(tiny: Make, capsys: pytest.CaptureFixture[str]) -> None:
     assert "6/6" in capsys.readouterr().err
 
 
-def test_a_picture_of_an_autoencoder_is_of_its_input(tmp_path: Path) -> None:
-    model = build(ModelConfig(kind="autoencoder", hidden_size=4))
-    save_prediction(tmp_path / "a.png", model, MovingMNIST(2).batch(0))
-    assert (tmp_path / "a.png").stat().st_size > 1000
+@pytest.mark.parametrize("kind", ["autoencoder", "predictor"])
+def test_a_picture_shows_the_target_above_what_the_model_made_of_it(
+    tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An autoencoder's target is its input, newest frame first."""
+    axes = pytest.importorskip("matplotlib.axes")
+    drawn: list[np.ndarray] = []
+    real = axes.Axes.imshow
+
+    def imshow(self: Any, image: np.ndarray, **options: Any) -> Any:
+        drawn.append(image)
+        return real(self, image, **options)
+
+    monkeypatch.setattr(axes.Axes, "imshow", imshow)
+    model = make_model(ModelConfig(kind=kind, hidden_size=4))
+    frames = MovingMNIST(2).batch(0)
+    save_prediction(tmp_path / "a.png", model, frames, columns=2)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    target = frames[:10].flip(0) if kind == "autoencoder" else frames[10:]
+    pixels = model.predict(frames[:10, :1])[:, 0]
+    rows = (target[:, 0], pixels.mean, pixels.std)
+    assert len(drawn) == 6
+    for found, want in zip(drawn, [row[t] for row in rows for t in (0, 9)], strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), want)
 
 
 def test_deterministic_models_train_too(tiny: Make) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from spgru.models import ModelConfig
 from spgru.objectives import Loss
+from spgru.runtime import storage
 from spgru.training import (
     CheckpointError,
     CheckpointWarning,
@@ -21,7 +22,6 @@ from spgru.training import (
     TrainConfig,
     TrainingError,
     load_model,
-    storage,
     train,
 )
 from spgru.training import checkpoint as checkpoints
@@ -65,7 +65,7 @@ def test_an_output_that_cannot_be_written_is_found_before_training(
     tiny: Make, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match=r"step 0 could not be written .*Not a directory"):
+    with pytest.raises(ConfigError, match=r"run cannot be made \(Not a directory\); choose"):
         train(tiny(output=str(tmp_path / "file" / "run")), show="none")
 
 

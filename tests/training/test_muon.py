@@ -70,10 +70,10 @@ def test_it_turns_the_means_between_hidden_units_and_nothing_else() -> None:
         if "matrices" in group and any(parameter is other for other in group["params"])
     }
     assert turned == {
-        "gru.weight_hh_l0.mean": 3, "gru.weight_ih_l1.mean": 3, "gru.weight_hh_l1.mean": 3,
-        "conv.weight_hh.mean": 3, "lstm.weight_hh_l0": 4,
-        "conv_lstm.cells.0.weight_hh.mean": 4, "conv_lstm.cells.1.weight_ih.mean": 4,
-        "conv_lstm.cells.1.weight_hh.mean": 4,
+        "gru.weight_hh_l0": 3, "gru.weight_ih_l1": 3, "gru.weight_hh_l1": 3,
+        "conv.weight_hh": 3, "lstm.weight_hh_l0": 4,
+        "conv_lstm.cells.0.weight_hh": 4, "conv_lstm.cells.1.weight_ih": 4,
+        "conv_lstm.cells.1.weight_hh": 4,
     }  # fmt: skip
     grouped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert len(grouped) == len(set(grouped)) == len(list(model.parameters()))

@@ -25,10 +25,10 @@ from spgru.training.model import (
     DeepMarkovConfig,
     DeterministicConfig,
     DropoutConfig,
-    build,
+    make_model,
 )
 from spgru.training.schema import flatten, from_mapping, to_mapping
-from spgru.training.step import learning_rate
+from spgru.training.update import learning_rate
 
 CONFIGS = sorted((Path(__file__).parents[2] / "src/spgru/studies/configs").glob("*/*.yaml"))
 MODELS: tuple[AnyModelConfig, ...] = (
@@ -58,7 +58,7 @@ def test_a_configuration_survives_json_and_yaml(model: AnyModelConfig, tmp_path:
     assert from_mapping(TrainConfig, json.loads(text)) == config
     # JSON is YAML, so the config.json of a run can be trained from.
     assert load_config(write(tmp_path, text)) == config
-    assert build(config.model).training
+    assert make_model(config.model).training
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -72,20 +72,62 @@ def test_there_are_configurations() -> None:
     assert {path.stem for path in CONFIGS} >= {"controlled_sp_gru", "two_digits"}
 
 
-def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, "# nothing\n")) == TrainConfig()
+@pytest.mark.parametrize("overrides", [None, {"steps": 3}])
+def test_an_empty_file_is_refused(tmp_path: Path, overrides: dict[str, Any] | None) -> None:
+    path = write(tmp_path, "# nothing\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml is empty; write at least one field, such"):
+        load_config(path, overrides)
+    assert load_config(write(tmp_path, "{}")) == TrainConfig()
+
+
+def test_everything_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    text = """
+stepz: 3
+steps: many
+model: {hiden_size: 3, cell: rnn, height: 0.5}
+optimizer: {lr: -1, beta1: 2, name: adam, weight_decay: 1}
+schedule: {warmup: -1, color: red}
+data: {digits: two}
+"""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    message = str(caught.value)
+    assert ": 11 problems: (1) stepz is not a field" in message
+    for name in (
+        "stepz", "steps", "model.hiden_size", "model.cell", "model.height", "optimizer.lr",
+        "optimizer.beta1", "optimizer.weight_decay", "schedule.warmup", "schedule.color",
+        "data.digits",
+    ):  # fmt: skip
+        assert f") {name} is " in message, name
+    assert "\n" not in message
+
+
+def test_conflicts_are_named_beside_unknown_fields(tmp_path: Path) -> None:
+    text = "steps: 5\nschedule: {warmup: 9, color: red}\nmean_steps: 7"
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    assert str(caught.value).endswith(
+        "3 problems: (1) schedule.color is not a field of schedule; its fields are warmup, decay, "
+        "final; (2) schedule.warmup is 9 but steps is 5; warm up within the run; "
+        "(3) mean_steps is 7; give a number from 0 to steps, 5"
+    )
+
+
+def test_a_model_names_all_that_is_wrong_with_it() -> None:
+    with pytest.raises(ValueError, match=r"^2 problems: \(1\) cell .*; \(2\) hidden_size "):
+        ModelConfig(cell="rnn", hidden_size=0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("stepz: 3", "stepz is no field of a configuration; did you mean steps?"),
+        ("stepz: 3", "stepz is not a field of a configuration; did you mean steps?"),
         (
             "model: {hiden_size: 3}",
-            "model.hiden_size is no field of model; did you mean hidden_siz",
+            "model.hiden_size is not a field of model; did you mean hidden_siz",
         ),
-        ("model: {qqq: 3}", "model.qqq is no field of model; its fields are kind, architecture"),
-        ("3: 4", "3 is no field of a configuration"),
+        ("model: {qqq: 3}", "model.qqq is not a field of model; its fields are kind, architecture"),
+        ("3: 4", "3 is not a field of a configuration"),
         ("steps: many", "steps is the text 'many'; give a whole number"),
         ("steps: 3.5", "steps is 3.5; give a whole number"),
         ("steps: true", "steps is True; give a whole number"),
@@ -101,7 +143,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("optimizer: {lr: .inf}", "optimizer.lr is inf; give a number"),
         ("optimizer: {lr: -1}", "optimizer.lr is -1.0; give at least 0"),
         ("optimizer: {clip: none}", "optimizer.clip is the text 'none'; give a number, or null"),
-        ("optimizer: {rest_rate: 0.5}", "optimizer.rest_rate is 0.5; it is for muon"),
+        ("optimizer: {rest_rate: 0.5}", "optimizer.rest_rate is 0.5; only muon has it"),
         ("optimizer: {clip: 0}", "optimizer.clip is 0.0; give a positive number, or null"),
         ("optimizer: {beta2: 1}", "optimizer.beta2 is 1.0; give a number in [0, 1)"),
         (
@@ -119,14 +161,14 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("model: {kind: oracle}", "model.kind is the text 'oracle'; give one of predictor, autoen"),
         ("model: {kind: [a]}", "model.kind is a list; give one of predictor"),
         ("model: {hidden_size: 0}", "model.hidden_size must be a whole number from 1, got 0"),
-        ("model: {kind: deep_markov, rule: exact}", "model.rule is no field of model"),
+        ("model: {kind: deep_markov, rule: exact}", "model.rule is not a field of model"),
         ("model: predictor", "model is the text 'predictor'; give a section with fields of kind"),
         ("model:", "model is empty; give a section"),
-        ("steps: 1\nsteps: 2", "is no valid YAML in line 2 (steps twice)"),
-        ("model: {kind: a", "is no valid YAML in line 1"),
-        ("\tsteps: 1", "is no valid YAML in line 1"),
-        ("? [a]\n: 1", "is no valid YAML"),
-        ("!!python/object:os.system {}", "is no valid YAML in line 1"),
+        ("steps: 1\nsteps: 2", "is not valid YAML in line 2 (steps twice)"),
+        ("model: {kind: a", "is not valid YAML in line 1"),
+        ("\tsteps: 1", "is not valid YAML in line 1"),
+        ("? [a]\n: 1", "is not valid YAML"),
+        ("!!python/object:os.system {}", "is not valid YAML in line 1"),
         ("just words", "holds no fields; write lines such as steps: 1000"),
     ],
 )
@@ -185,7 +227,7 @@ def test_every_field_can_be_overridden(tmp_path: Path) -> None:
 def test_overrides_may_mend_the_file_but_are_checked(tmp_path: Path) -> None:
     path = write(tmp_path, "steps: many\nmodel: {hidden_size: 4}")
     assert load_config(path, {"steps": 7}).steps == 7
-    with pytest.raises(ConfigError, match=r"^model\.hidden is no field of model"):
+    with pytest.raises(ConfigError, match=r"^model\.hidden is not a field of model"):
         load_config(path, {"steps": 7, "model.hidden": 3})
     with pytest.raises(ConfigError, match=r"^steps is a section"):
         load_config(path, {"steps.deep": 7})

@@ -21,7 +21,7 @@ from spgru.objectives import Loss, Objective, bernoulli_nll, check_target
 
 __all__ = ["Combiner", "DeepMarkovModel", "Inference", "Transition"]
 
-# A variance below this is a state known for certain, and its logarithm the end of training.
+# Added to every variance, since the KL takes its logarithm; small against the initial ones, 0.7.
 _LEAST_VARIANCE = 1e-4
 
 

@@ -7,7 +7,7 @@ Imported on demand (`import spgru.bench`); `import spgru` leaves it alone.
 """
 
 from spgru.bench.report import summary, write
-from spgru.bench.run import Settings, measure
+from spgru.bench.run import BenchConfig, measure
 from spgru.bench.shapes import Case, Shape, preset_cases
 
-__all__ = ["Case", "Settings", "Shape", "measure", "preset_cases", "summary", "write"]
+__all__ = ["BenchConfig", "Case", "Shape", "measure", "preset_cases", "summary", "write"]

@@ -9,11 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from spgru.bench.check import Finding, compare
+from spgru.bench.check import Comparison, compare
 from spgru.bench.problem import Answer, Cell, Problem
 from spgru.bench.shapes import Mode
+from spgru.runtime.device import GRAPH_WARMUP
 
-__all__ = ["Absent", "Contender", "Kind", "bytes_of", "network"]
+__all__ = ["Absent", "Contender", "Kind", "Made", "bytes_of", "network"]
 
 Kind = Literal["ours", "plain", "sampling", "peer"]
 Outputs = Callable[[Any, Tensor], Sequence[Tensor]]
@@ -27,15 +28,15 @@ class Contender:
     cell: Cell
     work: Callable[[], Any]
     """what is timed"""
-    check: Callable[[], list[Finding]]
-    """runs `work`, or what it consists of, and compares with the truth"""
+    check: Callable[[], list[Comparison]]
+    """runs `work`, or its parts, and compares with the truth"""
     parameter_bytes: int
     repeats: int = 1
-    """how many times `work` makes up the method, where only a part of it is run"""
+    """calls of `work` that make up the method; its time is multiplied by this"""
     has_memory: bool = True
-    """whether `work` allocates what it needs where that can be counted"""
+    """whether the memory that `work` allocates can be counted"""
     release: Callable[[], None] = lambda: None
-    """lets go of what the last `work` left, the gradients, so that the next one's count"""
+    """frees what the last `work` left, its gradients, so that those of the next are counted"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Absent:
     cell: Cell
     status: Literal["refused", "not installed", "skipped", "failed"]
     reason: str
+
+
+Made = Contender | Absent
+"""What comes of preparing a contender."""
 
 
 def bytes_of(layer: nn.Module) -> int:
@@ -82,7 +87,7 @@ def network(
     if graph:
         name, work = f"{name}, graph", _captured(work, problem.device)
 
-    def check() -> list[Finding]:
+    def check() -> list[Comparison]:
         answer = dict(zip(("mean", "var"), work(), strict=False))
         if mode == "training":
             answer |= gradients(layer)
@@ -113,7 +118,7 @@ def _training(
         for parameter in parameters:
             parameter.grad = None
         values = outputs(layer, problem.x)
-        # The loss is linear in the outputs, and so costs nothing of its own.
+        # Gradients of a loss that is linear in the outputs: it costs no time itself.
         torch.autograd.backward(values, problem.cotangents[: len(values)])
         return [value.detach() for value in values]
 
@@ -131,7 +136,7 @@ def _captured(work: Callable[[], Any], device: torch.device) -> Callable[[], Any
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream):
-                for _ in range(3):
+                for _ in range(GRAPH_WARMUP):
                     work()
             torch.cuda.current_stream(device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()

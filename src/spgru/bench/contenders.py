@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spgru.bench.contender import Absent, Contender, network
+from spgru.bench.contender import Absent, Contender, Made, network
 from spgru.bench.peers import peers
 from spgru.bench.problem import CELLS, Cell, Problem, ours_gradients, plain_gradients
 from spgru.bench.sampling import sampling_contenders
@@ -17,7 +17,6 @@ from spgru.recurrent import BACKENDS
 
 __all__ = ["make_contenders"]
 
-Made = Contender | Absent
 OURS = tuple(backend for backend in BACKENDS if backend != "auto")
 """Backends that take part."""
 
@@ -56,7 +55,7 @@ def _moments(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 def _ours(problem: Problem, cell: Cell, backend: str, mode: Mode, limit: float) -> list[Made]:
     name = f"ours {cell}, {backend}"
     if backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1":
-        reason = "TRITON_INTERPRET=1, and an interpreter's time says nothing"
+        reason = "TRITON_INTERPRET=1: the time of the interpreter is not that of the kernels"
         return [Absent(name, "ours", cell, "refused", reason)]
 
     def make(graph: bool) -> Contender:

@@ -1,4 +1,4 @@
-"""From the options of `spgru bench` to settings."""
+"""From the options of `spgru bench` to a `BenchConfig`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from spgru.bench.contenders import OURS
 from spgru.bench.problem import CELLS
-from spgru.bench.run import Settings
+from spgru.bench.run import BenchConfig
 from spgru.bench.shapes import Case, Shape, growth_cases, preset_cases
 from spgru.bench.timing import QUICK, Effort
-from spgru.training.distributed import choose_device
+from spgru.runtime.device import choose_device
 
-__all__ = ["make_settings"]
+__all__ = ["make_bench_config"]
 
 _QUICK_SHAPE = "8,10,32,32"
 
 
-def make_settings(
+def make_bench_config(
     preset: str | None,
     shapes: Sequence[str],
     dtypes: Sequence[Any] | None,
@@ -28,7 +28,7 @@ def make_settings(
     tf32: bool,
     peers: bool,
     quick: bool,
-) -> Settings:
+) -> BenchConfig:
     """See `spgru bench --help`; None for an option left out."""
     where = choose_device(device)
     if quick and preset is None and not shapes:
@@ -43,7 +43,7 @@ def make_settings(
         cases += [
             case for dtype in dtypes or ["float32"] for case in growth_cases(where.type, dtype)
         ]
-    return Settings(
+    return BenchConfig(
         list(dict.fromkeys(cases)),
         where,
         cells or CELLS,

@@ -17,17 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgru.bench.check import Finding, compare, relative_error
-from spgru.bench.contender import Absent, Contender, network
+from spgru.bench.check import Comparison, compare, relative_error
+from spgru.bench.contender import Absent, Contender, Made, network
 from spgru.bench.problem import MEANS, Answer, Cell, Problem, gradients
 from spgru.bench.sampling import DRAWS
 from spgru.bench.shapes import Mode
 
 __all__ = ["peers"]
 
-Made = Contender | Absent
 _NO_SPREAD = -40.0
-"""softplus of it is 4e-18"""
+"""The unconstrained spread of these libraries; softplus of it is 4e-18, below any rounding."""
 
 
 def peers(problem: Problem, mode: Mode, limit: float) -> list[Made]:
@@ -54,19 +53,19 @@ def _make(
             library = import_module(module)
     except ModuleNotFoundError as error:
         return Absent(name, "peer", cell, "not installed", str(error))
-    except Exception as error:  # a library of theirs that is missing or does not fit ours
+    except Exception as error:  # a dependency of it is missing or of another version
         return Absent(name, "peer", cell, "not installed", f"import fails: {error}")
     try:
         with warnings.catch_warnings(action="ignore"):
             return maker(name, library, problem, mode, limit)
-    except Exception as error:  # whatever they raise, it is no reason to lose the others
+    except Exception as error:  # listed, and the others are still measured
         return Absent(name, "peer", cell, "failed", f"{type(error).__name__}: {error}")
 
 
 def _drawing(contender: Contender, mode: Mode, spreads: list[nn.Parameter]) -> Contender:
     """One draw; the check switches the spread off and on again."""
 
-    def check() -> list[Finding]:
+    def check() -> list[Comparison]:
         with _changed(spreads, _NO_SPREAD):
             return contender.check()
 
@@ -160,7 +159,7 @@ class _LastState(nn.Module):
 
 
 _MOST_JACOBIAN = {"cuda": 4 << 30, "cpu": 1 << 30}
-"""bytes"""
+"""Bytes; laplace-torch holds several tensors of that size at once."""
 
 
 def _laplace(name: str, library: ModuleType, problem: Problem, mode: Mode, limit: float) -> Made:
@@ -187,9 +186,9 @@ def _laplace(name: str, library: ModuleType, problem: Problem, mode: Mode, limit
     def work() -> Any:
         return posterior(problem.x.transpose(0, 1))
 
-    def check() -> list[Finding]:
+    def check() -> list[Comparison]:
         mean, covariance = work()
-        findings = compare(
+        comparisons = compare(
             {"mean": mean.detach()}, {"mean": problem.plain_truth("GRU")["mean"][-1]}, limit
         )
         # One unit of one sequence, by a Jacobian in float64.
@@ -197,8 +196,9 @@ def _laplace(name: str, library: ModuleType, problem: Problem, mode: Mode, limit
         precise(problem.x[:, :1].double())[0][-1, 0, 0].backward()
         jacobian = gradients(list(precise.parameters()))
         var = (jacobian.square() * posterior.posterior_variance.double()).sum()
-        findings.append(Finding("var", relative_error(covariance[0, 0, 0].detach(), var), limit))
-        return findings
+        error = relative_error(covariance[0, 0, 0].detach(), var)
+        comparisons.append(Comparison("var", error, limit))
+        return comparisons
 
     size = 2 * sum(p.nbytes for p in plain.parameters())
     return Contender(f"{name}, last state", "peer", "GRU", work, check, size)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spgru.studies.pictures import new_figure
+from spgru.reporting.pictures import new_figure
+from spgru.reporting.tables import Row
 
 __all__ = ["save_growth", "save_times"]
 
-Row = dict[str, Any]
 _SIZES = {"T": "steps", "B": "batch", "H": "hidden"}
 _COLOURS = {"ours": "tab:blue", "plain": "tab:grey", "sampling": "tab:red", "peer": "tab:orange"}
 

@@ -1,4 +1,4 @@
-"""What all contenders are given, and the float64 truth they are held against."""
+"""The inputs of all contenders, and the float64 truth they are compared with."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import spgru
 from spgru.bench.shapes import Case
+from spgru.nn.weight import is_spread
 
 __all__ = ["CELLS", "Answer", "Cell", "Problem", "gradients", "ours_gradients", "plain_gradients"]
 
@@ -49,7 +50,7 @@ class Problem:
         self.plain_truth = cache(self._plain_truth)
 
     def refresh(self) -> None:
-        """Other inputs, in the same place, where captured graphs look for them."""
+        """New inputs, in the same tensor, which captured graphs read."""
         self.x.normal_()
 
     def plain(self, cell: Cell, dtype: torch.dtype | None = None) -> Any:
@@ -106,6 +107,6 @@ def plain_gradients(layer: nn.Module) -> Answer:
 def ours_gradients(layer: nn.Module) -> Answer:
     named = dict(layer.named_parameters())
     return {
-        MEANS: gradients([p for name, p in named.items() if name.endswith(".mean")]),
-        SPREADS: gradients([p for name, p in named.items() if not name.endswith(".mean")]),
+        MEANS: gradients([p for name, p in named.items() if not is_spread(name)]),
+        SPREADS: gradients([p for name, p in named.items() if is_spread(name)]),
     }

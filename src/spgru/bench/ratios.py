@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from spgru.bench.shapes import BARS, Bar
+from spgru.reporting.tables import Row
 
 __all__ = ["Ratio", "Verdict", "judge", "ratios"]
-
-Row = dict[str, Any]
 
 
 class Ratio(NamedTuple):

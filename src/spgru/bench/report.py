@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 from spgru.bench.pictures import save_growth, save_times
-from spgru.bench.ratios import Row, judge, ratios
+from spgru.bench.ratios import judge, ratios
 from spgru.bench.run import FIELDS
-from spgru.studies.markdown import number, table
-from spgru.training.storage import write_whole
+from spgru.reporting.markdown import number, table
+from spgru.reporting.tables import Row, to_csv
+from spgru.runtime.storage import write_whole
 
 __all__ = ["summary", "write"]
 
@@ -27,7 +26,7 @@ def write(document: dict[str, Any], folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "bench.csv": _csv(document["rows"]),
+        "bench.csv": to_csv(document["rows"], FIELDS),
         "bench.json": json.dumps(document, indent=1) + "\n",
         "bench.md": _markdown(document),
     }
@@ -39,14 +38,6 @@ def write(document: dict[str, Any], folder: Path) -> list[Path]:
     except ModuleNotFoundError as error:
         print(f"no figures: {error}")
     return written
-
-
-def _csv(rows: list[Row]) -> str:
-    buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, FIELDS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def _shape(row: Row) -> str:

@@ -15,18 +15,18 @@ from typing import Any
 import torch
 
 from spgru.bench.check import limit_for, worst
-from spgru.bench.contender import Absent, Contender
-from spgru.bench.contenders import OURS, Made, make_contenders
+from spgru.bench.contender import Absent, Contender, Made
+from spgru.bench.contenders import OURS, make_contenders
 from spgru.bench.problem import CELLS, Cell, Problem
 from spgru.bench.shapes import MODES, Case, Mode
 from spgru.bench.timing import Effort, take_turns
-from spgru.studies.memory import peak_bytes
-from spgru.training.provenance import provenance
-from spgru.training.step import multiplying
+from spgru.reporting.tables import Row
+from spgru.runtime.memory import peak_bytes
+from spgru.runtime.precision import float32_products
+from spgru.runtime.provenance import provenance
 
-__all__ = ["FIELDS", "Row", "Settings", "measure"]
+__all__ = ["FIELDS", "BenchConfig", "measure"]
 
-Row = dict[str, Any]
 FIELDS = (
     "batch", "steps", "inputs", "hidden", "dtype", "grows", "mode", "contender", "kind", "cell",
     "status", "reason", "checked", "error", "limit", "seconds", "least", "largest", "samples",
@@ -38,7 +38,7 @@ _PACKAGES = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchConfig:
     """What to measure and how.
 
     Args:
@@ -63,7 +63,7 @@ class Settings:
 
 
 def measure(
-    settings: Settings,
+    config: BenchConfig,
     command: str = "",
     say: Callable[[str], None] = print,
     make: Callable[..., list[Made]] = make_contenders,
@@ -72,18 +72,18 @@ def measure(
 
     Args:
         command: what was typed, for the record
-        say: told about progress
-        make: who takes part
+        say: called with a line for each case
+        make: makes the contenders
     """
-    if not settings.cases:
+    if not config.cases:
         raise ValueError("there is no case to measure; give a shape or a preset")
     rows: list[Row] = []
-    with _prepared(settings):
-        origin = provenance(settings.device) | _versions(settings.device)
+    with _prepared(config):
+        origin = provenance(config.device) | _versions(config.device)
         start = time.perf_counter()
         try:
-            for case, mode in itertools.product(settings.cases, MODES):
-                found = _measure_case(case, mode, settings, make)
+            for case, mode in itertools.product(config.cases, MODES):
+                found = _measure_case(case, mode, config, make)
                 rows += found
                 timed = sum(row["status"] == "timed" for row in found)
                 label = f"{case.shape} {case.dtype} {mode}"
@@ -97,23 +97,23 @@ def measure(
     return {
         "command": command,
         **origin,
-        "device": settings.device.type,
-        "threads": settings.threads,
-        "tf32": settings.uses_tf32,
+        "device": config.device.type,
+        "threads": config.threads,
+        "tf32": config.uses_tf32,
         "seconds": round(time.perf_counter() - start, 1),
         "rows": rows,
     }
 
 
 @contextmanager
-def _prepared(settings: Settings) -> Iterator[None]:
+def _prepared(config: BenchConfig) -> Iterator[None]:
     threads = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(config.threads)
     try:
-        on_gpu = settings.device.type == "cuda"
+        on_gpu = config.device.type == "cuda"
         with (
-            torch.cuda.device(settings.device) if on_gpu else nullcontext(),
-            multiplying("tf32" if settings.uses_tf32 else "float32"),
+            torch.cuda.device(config.device) if on_gpu else nullcontext(),
+            float32_products(config.uses_tf32),
         ):
             yield
     finally:
@@ -134,15 +134,15 @@ def _versions(device: torch.device) -> dict[str, str]:
 
 
 def _measure_case(
-    case: Case, mode: Mode, settings: Settings, make: Callable[..., list[Made]]
+    case: Case, mode: Mode, config: BenchConfig, make: Callable[..., list[Made]]
 ) -> list[Row]:
-    problem = Problem(case, settings.device)
-    limit = limit_for(problem.dtype, settings.uses_tf32)
-    made = make(problem, mode, limit, settings.cells, settings.peers, settings.backends)
+    problem = Problem(case, config.device)
+    limit = limit_for(problem.dtype, config.uses_tf32)
+    made = make(problem, mode, limit, config.cells, config.peers, config.backends)
     rows = {one.name: _checked(one, case, mode) for one in made}
     fine = {one.name: one for one in made if isinstance(one, Contender) and not _verdict(rows, one)}
     works = {name: one.work for name, one in fine.items()}
-    times = take_turns(works, settings.device, settings.effort, problem.refresh)
+    times = take_turns(works, config.device, config.effort, problem.refresh)
     for name, one in fine.items():
         seconds = [one.repeats * value for value in times[name]]
         rows[name] |= {
@@ -152,12 +152,12 @@ def _measure_case(
             "largest": max(seconds),
             "samples": len(seconds),
             "repeats": one.repeats,
-            "work_bytes": _work_bytes(one, settings.device),
+            "work_bytes": _work_bytes(one, config.device),
             "parameter_bytes": one.parameter_bytes,
         }
     del problem, made, fine, works
     gc.collect()
-    if settings.device.type == "cuda":
+    if config.device.type == "cuda":
         torch.cuda.empty_cache()
     return list(rows.values())
 
@@ -170,12 +170,12 @@ def _work_bytes(contender: Contender, device: torch.device) -> int | None:
 
 
 def _verdict(rows: dict[str, Row], contender: Contender) -> str:
-    """ "" for a contender that may be timed"""
+    """The status of a checked contender; empty if it may be timed."""
     return str(rows[contender.name]["status"])
 
 
 def _checked(one: Made, case: Case, mode: Mode) -> Row:
-    """The row of a contender as far as its check goes; without a status if all is well."""
+    """The row of a contender after its check; the status is empty if it passed."""
     shape = case.shape
     row: Row = dict.fromkeys(FIELDS)
     row |= {
@@ -195,12 +195,13 @@ def _checked(one: Made, case: Case, mode: Mode) -> Row:
     if isinstance(one, Absent):
         return row | {"status": one.status, "reason": _one_line(one.reason)}
     try:
-        finding = worst(one.check())
-    except Exception as error:  # listed, but no reason to lose the others
+        comparison = worst(one.check())
+    except Exception as error:  # listed, and the others are still measured
         return row | {"status": "failed", "reason": _one_line(f"{type(error).__name__}: {error}")}
-    row |= {"checked": finding.what, "error": finding.error, "limit": finding.limit}
-    if not finding.is_fine:
-        reason = f"{finding.what} is off by {finding.error:.2g}, allowed is {finding.limit:g}"
+    row |= {"checked": comparison.what, "error": comparison.error, "limit": comparison.limit}
+    if not comparison.is_fine:
+        what, off, limit = comparison
+        reason = f"{what} is off by {off:.2g}, allowed is {limit:g}"
         row |= {"status": "wrong", "reason": reason}
     return row
 

@@ -1,4 +1,4 @@
-"""Seconds of many works that take turns, so that whatever slows the machine slows them all."""
+"""Seconds of many works that take turns, so that a slow moment of the machine affects them all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+
+from spgru.runtime.device import synchronize
 
 __all__ = ["Effort", "take_turns"]
 
@@ -18,29 +20,26 @@ class Effort:
     """How much is measured."""
 
     rounds: int = 30
+    """samples of a contender, at most"""
     seconds: float = 3.0
-    """of one contender in one case; a slow one sits out some rounds, but not more than..."""
+    """time for the samples of one contender in one case; a slow one takes part in fewer rounds"""
     least: int = 3
-    """...leaves it so many samples"""
+    """samples of a contender, however slow: the fewest with a median between two others"""
     sample: float = 5e-3
-    """seconds; a quicker work is repeated until a sample takes so long"""
+    """seconds; quicker work is repeated until a sample takes this long, which makes the cost of
+    reading the clock (below 1e-7) and of launching the first kernel (about 1e-5) negligible"""
 
 
 QUICK = Effort(rounds=5, seconds=0.3, least=2, sample=1e-3)
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _seconds(work: Work, calls: int, device: torch.device) -> float:
     """Seconds of one call, in the mean over consecutive ones."""
-    _wait(device)
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(calls):
         work()
-    _wait(device)
+    synchronize(device)
     return (time.perf_counter() - start) / calls
 
 

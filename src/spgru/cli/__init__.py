@@ -13,18 +13,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from spgru.cli import models, research
-from spgru.cli.app import app
+__all__ = ["main"]
 
-__all__ = ["app", "main", "models", "research"]
-
-# -- from errors to sentences ---------------------------------------------------------------------
+_USER_ERRORS = (ValueError, TypeError, OSError, ModuleNotFoundError, MemoryError)
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether the user can put it right; anything else is a fault of ours and shows its origin."""
+    """Whether the user can correct it; anything else is a bug and keeps its traceback."""
     ours = type(error).__module__.startswith("spgru.") or type(error).__name__ == "OutOfMemoryError"
-    return ours or isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError)
+    return ours or isinstance(error, _USER_ERRORS)
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -36,9 +33,22 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"spgru: warning: {message}", file=sys.stderr)
 
 
+def _load_app() -> Any:
+    """The application with all its verbs; a function, since it needs packages of an extra."""
+    try:
+        import typer  # noqa: F401
+    except ModuleNotFoundError as error:
+        _fail(f"the command line needs {error.name}; install it with pip install 'spgru[cli]'", 1)
+    from spgru.cli import models, research  # noqa: F401
+    from spgru.cli.app import app
+
+    return app
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0, 1 for an error, 2 for a misuse of options."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    app = _load_app()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:

@@ -6,12 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-try:
-    import typer
-except ModuleNotFoundError:
-    raise SystemExit(
-        "spgru: error: the command line needs typer; install it with pip install 'spgru[cli]'"
-    ) from None
+import typer
+
+import spgru
 
 __all__ = ["Device", "Digits", "MaxSeconds", "Official", "Overrides", "Show", "Source", "app"]
 
@@ -61,11 +58,23 @@ class Show(StrEnum):
     none = "none"
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"spgru {spgru.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
     traceback: Annotated[
         bool, typer.Option("--traceback", help="Show where an error came from.")
     ] = False,
 ) -> None:
-    # `main` looks for it itself, since it is where errors end.
-    del traceback
+    # `main`, which handles errors, reads --traceback itself.
+    del version, traceback

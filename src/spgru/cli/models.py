@@ -70,10 +70,10 @@ def train(
     }
     changes = {name: value for name, value in options.items() if value is not None}
     changes |= dict(parse_override(text) for text in overrides or ())
-    settings = load_config(config, changes)
-    result = run_training(settings, resume=resume, max_seconds=max_seconds, show=show.value)
+    train_config = load_config(config, changes)
+    result = run_training(train_config, resume=resume, max_seconds=max_seconds, show=show.value)
     if os.environ.get("RANK", "0") == "0":
-        where = f"step {result.step} of {settings.steps} in {result.folder}"
+        where = f"step {result.step} of {train_config.steps} in {result.folder}"
         if result.stopped == "finished":
             print(f"finished at {where}")
         else:
@@ -102,9 +102,9 @@ def evaluate(
     two-digits is the test set of 10,000 sequences; controlled are unseen digits on the path of the
     controlled study, with angle, speed and noise as trained and beyond.
     """
+    from spgru.runtime.device import choose_device
+    from spgru.runtime.storage import require_folder, write_whole
     from spgru.training import evaluation, load_model
-    from spgru.training.distributed import choose_device
-    from spgru.training.storage import require_folder, write_whole
 
     if output is not None:
         require_folder(output.parent)
@@ -152,8 +152,8 @@ def predict(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace old files.")] = False,
 ) -> None:
     """Predict what follows your own sequences: writes NAME_mean.npy and NAME_var.npy."""
+    from spgru.runtime.device import choose_device
     from spgru.training import load_model
-    from spgru.training.distributed import choose_device
     from spgru.training.inference import predict_file
 
     mean, var = predict_file(

@@ -86,10 +86,9 @@ def reproduce(
     between studies; stopped by --max-seconds or a signal, the same command continues.
     """
     from spgru import studies
-    from spgru.studies.command import make_settings
-    from spgru.studies.study import findings
+    from spgru.studies.command import make_study_config
 
-    settings = make_settings(
+    config = make_study_config(
         scale.value,
         output=output,
         device=device,
@@ -102,12 +101,12 @@ def reproduce(
     )
     names = list(studies.STUDIES) if name is StudyName.all else [name.value]
     if report:
-        written = studies.rebuild(names, settings)
+        written = studies.rewrite_reports(names, config)
     else:
         try:
             written = studies.reproduce(
                 names,
-                settings,
+                config,
                 max_seconds=max_seconds,
                 show=show.value,
                 command=shlex.join(["spgru", *context.obj]),
@@ -116,9 +115,9 @@ def reproduce(
             print(unfinished)
             signal = unfinished.stopped.signal
             raise typer.Exit(128 + signal if signal else 0) from None
-    for path in written:
-        for line in findings(path):
-            print(f"  {line}")
+    for path, findings in written:
+        for sentence in findings:
+            print(f"  {sentence}")
         print(f"wrote {path}")
 
 
@@ -193,9 +192,9 @@ def bench(
     Peers: pip install 'spgru[bench]'
     """
     from spgru.bench import measure, summary, write
-    from spgru.bench.options import make_settings
+    from spgru.bench.options import make_bench_config
 
-    settings = make_settings(
+    config = make_bench_config(
         preset=None if preset is None else preset.value,
         shapes=shapes or [],
         dtypes=None if dtypes is None else [dtype.value for dtype in dtypes],
@@ -207,7 +206,7 @@ def bench(
         peers=peers,
         quick=quick,
     )
-    document = measure(settings, shlex.join(["spgru", *context.obj]))
+    document = measure(config, shlex.join(["spgru", *context.obj]))
     for path in write(document, output):
         print(f"wrote {path}")
     print(summary(document))

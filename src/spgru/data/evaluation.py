@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from spgru.data.arguments import check_count, check_dtype
 from spgru.data.layout import Protocol, draw_layout
 from spgru.data.mnist import packaged_images
+from spgru.data.npy import check_array_file
 from spgru.data.render import render, unit_interval
 from spgru.data.trajectories import CANVAS, OFFICIAL_FRAMES
 
@@ -137,10 +138,11 @@ def _open_official(path: Path) -> NDArray[np.uint8]:
     if not path.is_file():
         raise FileNotFoundError(f"path {str(path)!r} is not a file; {remedy}")
     try:
+        check_array_file(path)
         array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(
-            f"path {str(path)!r} is no readable .npy file ({error}); {remedy}"
+            f"path {str(path)!r} is not a readable .npy file ({error}); {remedy}"
         ) from error
     shape = (OFFICIAL_FRAMES, SEQUENCES, CANVAS, CANVAS)
     if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != np.uint8:

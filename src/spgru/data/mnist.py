@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spgru.data.arguments import check_choice
+from spgru.data.npy import check_archive
 
 __all__ = ["DIGIT", "MNIST", "SPLITS", "Split", "load_mnist", "packaged_images"]
 
@@ -86,7 +87,7 @@ def load_mnist(split: Split, directory: str | os.PathLike[str] | None = None) ->
 
 @cache
 def packaged_images(split: Split, device: torch.device) -> Tensor:
-    """Packaged images on a device, (N, 28, 28) uint8; kept, and shared by all who ask."""
+    """Packaged images on a device, (N, 28, 28) uint8, from a cache: do not change them."""
     return torch.tensor(load_mnist(split).images, device=device)
 
 
@@ -141,13 +142,15 @@ def _read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 def _read_npz(source: Path | str, file: Any, split: Split) -> MNIST:
     try:
+        check_archive(file)
         with np.load(file, allow_pickle=False) as archive:
             keys = list(archive)
             chosen = [pair for pair in _NPZ_KEYS[split] if set(pair) <= set(keys)]
             arrays = [archive[key] for key in chosen[0]] if chosen else []
-    except (*_UNREADABLE, AttributeError, TypeError) as error:
-        # np.load answers a bare .npy with an array, which is no context manager: the last two.
-        raise ValueError(f"{source} is no readable .npz archive ({error}); replace it") from error
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"{source} is not a readable .npz archive ({error}); replace it"
+        ) from error
     if not arrays:
         wanted = " and ".join(_NPZ_KEYS[split][0])
         raise ValueError(

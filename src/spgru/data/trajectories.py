@@ -85,7 +85,7 @@ def bouncing_corners(
 def leaving_corners(
     start: NDArray[np.float64], velocity: NDArray[np.float64], frames: int
 ) -> NDArray[np.int64]:
-    """Top-left pixels on a straight line that does not heed the canvas.
+    """Top-left pixels on a straight line that may leave the canvas.
 
     One step before every frame, as in `bouncing_corners`, whose truncation goes on below zero as
     rounding down. A digit wholly outside stays just outside: no pixel of it shows either way.

@@ -85,7 +85,7 @@ class Family(ABC):
         """Fresh weight means; `bound` is what `torch.nn` would draw its weights within."""
 
     @abstractmethod
-    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
+    def moments_of(self, mean: Tensor, std: float | Tensor | None, bound: float) -> Moments:
         """Moments of weights with these means; `std=None` takes the family's default."""
 
     @abstractmethod
@@ -94,6 +94,13 @@ class Family(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def with_std(mean: Tensor, std: float | Tensor) -> Moments:
+    """These means with the same standard deviation for all, or with one that broadcasts."""
+    if isinstance(std, Tensor):
+        return Moments(mean, (std.to(mean) ** 2).expand_as(mean).clone())
+    return Moments(mean, torch.full_like(mean, std**2))
 
 
 class PositiveFamily(Family):

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from spgru.checks import require
-from spgru.families.base import Parameterization, PositiveFamily
-from spgru.functional import Rule, gamma_activation
+from spgru.families.base import Parameterization, PositiveFamily, with_std
+from spgru.functional import Rule
+from spgru.functional.saturating import gamma_activation
 from spgru.moments import Moments, Value
 
 
@@ -84,6 +85,5 @@ class Gamma(PositiveFamily):
         draw = torch._standard_gamma(shape, generator=generator) / rate
         return torch.where(random, draw.to(moments.dtype), moments.mean)
 
-    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
-        std = 0.1 * bound**2 if std is None else std
-        return Moments(mean, torch.full_like(mean, std**2))
+    def moments_of(self, mean: Tensor, std: float | Tensor | None, bound: float) -> Moments:
+        return with_std(mean, 0.1 * bound**2 if std is None else std)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from spgru.checks import require
-from spgru.families.base import Family, Parameterization
-from spgru.functional import Rule, sigmoid, tanh
+from spgru.families.base import Family, Parameterization, with_std
+from spgru.functional.activation import Rule, sigmoid, tanh
 from spgru.moments import Moments, Value
 
 
@@ -68,17 +68,13 @@ class Gaussian(Family):
         return 0.5 * (ratio - 1 - ratio.log() + (q.mean - p.mean) ** 2 / p.var)
 
     def sample(self, moments: Moments, generator: torch.Generator | None = None) -> Tensor:
-        noise = torch.randn(
-            moments.shape, dtype=moments.dtype, device=moments.device, generator=generator
-        )
-        return moments.mean + moments.std * noise
+        return moments.sample(generator=generator)
 
     def initial_mean(self, shape: tuple[int, ...], bound: float, like: Tensor) -> Tensor:
         return torch.empty(shape, dtype=like.dtype, device=like.device).uniform_(-bound, bound)
 
-    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
-        std = 0.1 * bound if std is None else std
-        return Moments(mean, torch.full_like(mean, std**2))
+    def moments_of(self, mean: Tensor, std: float | Tensor | None, bound: float) -> Moments:
+        return with_std(mean, 0.1 * bound if std is None else std)
 
     def fan_in_scale(self, fan_in: int) -> float:
         return 1 / math.sqrt(fan_in)

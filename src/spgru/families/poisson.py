@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from spgru.families.base import Parameterization, PositiveFamily
-from spgru.functional import Rule, poisson_activation
+from spgru.functional import Rule
+from spgru.functional.saturating import poisson_activation
 from spgru.moments import Moments, Value
 
 
@@ -56,7 +57,7 @@ class Poisson(PositiveFamily):
         )
         return torch.where(moments.var > 0, draw.to(moments.dtype), moments.mean)
 
-    def moments_of(self, mean: Tensor, std: float | None, bound: float) -> Moments:
+    def moments_of(self, mean: Tensor, std: float | Tensor | None, bound: float) -> Moments:
         if std is not None:
             raise ValueError(
                 f"weight_std={std} cannot be obeyed by the poisson family, whose variance equals "

@@ -2,26 +2,62 @@
 
 Each accepts `Moments` or plain tensors and answers in kind, so the same equations run on
 distributions and on draws from them.
+
+The functions here check their arguments. Those of the same name in the modules of this package do
+not: layers check once what enters them and call those.
 """
 
-from spgru.functional.activation import Rule, relu, sigmoid, tanh
-from spgru.functional.algebra import add, dropout, lerp, product, sum
-from spgru.functional.linear import Affine, conv2d, linear
-from spgru.functional.saturating import gamma_activation, poisson_activation
+from spgru.functional import torch_rules as torch_rules  # registers them with Moments
+from spgru.functional.activation import Rule
+from spgru.functional.checked import (
+    add,
+    clamp,
+    conv2d,
+    dropout,
+    elu,
+    exp,
+    gamma_activation,
+    gelu,
+    leaky_relu,
+    lerp,
+    linear,
+    matmul,
+    mean,
+    poisson_activation,
+    product,
+    relu,
+    sigmoid,
+    silu,
+    softplus,
+    square,
+    sum,
+    tanh,
+)
+from spgru.functional.linear import Affine
 
 __all__ = [
     "Affine",
     "Rule",
     "add",
+    "clamp",
     "conv2d",
     "dropout",
+    "elu",
+    "exp",
     "gamma_activation",
+    "gelu",
+    "leaky_relu",
     "lerp",
     "linear",
+    "matmul",
+    "mean",
     "poisson_activation",
     "product",
     "relu",
     "sigmoid",
+    "silu",
+    "softplus",
+    "square",
     "sum",
     "tanh",
 ]

@@ -1,4 +1,4 @@
-"""Mean and variance of sigmoid, tanh and relu of a Gaussian.
+"""Mean and variance of sigmoid and tanh of a Gaussian.
 
 The sigmoid is the root of everything here, since tanh(x) = 2 sigmoid(2x) - 1. With X ~ N(m, v):
 
@@ -28,7 +28,7 @@ from spgru.functional import paper
 from spgru.functional.precision import at_least_float32
 from spgru.moments import Moments, Value
 
-__all__ = ["Rule", "relu", "sigmoid", "tanh"]
+__all__ = ["Rule", "sigmoid", "tanh"]
 
 Rule = Literal["exact", "paper"]
 
@@ -57,23 +57,30 @@ _HANDOVER = 1.0  # the variance at which the first form hands over to the second
 _FARTHEST = 11.6
 
 
-_columns: dict[tuple[Any, ...], Tensor] = {}
+_columns: dict[tuple[Any, ...], list[Tensor]] = {}
 
 
-def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
+def _columns_like(like: Tensor, *constants: tuple[float, ...]) -> list[Tensor]:
     """Constants along a new first dimension that broadcasts against `like`."""
-    key = (values, like.dtype, like.device, like.ndim)
-    # Built anew while compiling and for stand-ins of tensors, which must not meet real ones.
-    plain = type(like) is Tensor and not torch.compiler.is_compiling()
-    if plain and key in _columns:
-        return _columns[key]
-    # Outside inference mode, so that a kept column may later take part in a backward pass.
-    with torch.inference_mode(False):
-        column = torch.tensor(values, dtype=like.dtype, device=like.device)
-        column = column.view(-1, *[1] * like.ndim)
-    if plain:
-        _columns[key] = column
-    return column
+    # What is made inside a transform (vmap, grad), a compiler or a fake mode belongs to it and
+    # must not outlive it, so the cache is for ordinary tensors only.
+    if is_transformed(like):
+        return _make_columns(like, constants)
+    key = (constants, like.dtype, like.device, like.ndim)
+    columns = _columns.get(key)
+    if columns is None:
+        # Outside inference mode, so that what is kept may later take part in a backward pass.
+        with torch.inference_mode(False):
+            columns = _columns[key] = _make_columns(like, constants)
+    return columns
+
+
+def _make_columns(like: Tensor, constants: tuple[tuple[float, ...], ...]) -> list[Tensor]:
+    shape = (-1, *[1] * like.ndim)
+    return [
+        torch.tensor(values, dtype=like.dtype, device=like.device).view(shape)
+        for values in constants
+    ]
 
 
 def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +93,7 @@ def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """
     p, q = torch.sigmoid(mean), torch.sigmoid(-mean)
     g = p * q
-    nodes, weights = _column(_NODES, var), _column(_NODE_WEIGHTS, var)
+    nodes, weights = _columns_like(var, _NODES, _NODE_WEIGHTS)
     # cosh(d) - 1 = d^2/2 (sinh(d/2) / (d/2))^2 is smooth in v. The last factor is 1 to rounding
     # long before v reaches 1e-18, and stopping there keeps 1/d out of its gradient.
     half = nodes * (0.5 * var.clamp(min=1e-18).sqrt())
@@ -100,14 +107,15 @@ def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sigmoid_far(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """min(E sigmoid(X), 1 - E sigmoid(X)), and Var sigmoid(X), for var >= 1."""
-    width = _column(_WIDTHS, var) + (var - _HANDOVER)
+    widths, step_weights, slope_weights = _columns_like(var, _WIDTHS, _STEP_WEIGHTS, _SLOPE_WEIGHTS)
+    width = widths + (var - _HANDOVER)
     # `where`, not `abs`: at mean = 0 the mean must keep its slope.
     distance = torch.where(mean > 0, mean, -mean)
     distance = torch.minimum(distance, _FARTHEST * width[-1].sqrt())
     scaled = distance * torch.rsqrt(2 * width)
-    tail = (0.5 * _column(_STEP_WEIGHTS, var) * torch.erfc(scaled)).sum(0)
+    tail = (0.5 * step_weights * torch.erfc(scaled)).sum(0)
     density = torch.exp(-(scaled**2)) * torch.rsqrt(2 * math.pi * width)
-    slope = (_column(_SLOPE_WEIGHTS, var) * density).sum(0)
+    slope = (slope_weights * density).sum(0)
     return tail, tail * (1 - tail) - slope
 
 
@@ -174,37 +182,3 @@ def tanh(x: Value, rule: Rule = "exact") -> Value:
     if rule == "paper":
         return paper.tanh(x)
     return _squash(x, is_tanh=True)
-
-
-# Standard deviations beyond which a Gaussian's tail is 0 in float64 too.
-_NO_TAIL = 40.0
-
-
-@at_least_float32
-def relu(x: Value) -> Value:
-    """Moments of max(X, 0) for Gaussian X. Exact.
-
-    With t = |m| / s, Q the upper tail and phi the density of the standard normal at t, the side
-    m <= 0 has mean s (phi - t Q) and variance v ((1 + t^2) Q - t phi - (phi - t Q)^2); the side
-    m > 0 follows from max(X, 0) = X + max(-X, 0), which adds m and v (1 - 2 Q).
-    Where the variance is 0 the result is certain and the gradient with respect to it is taken as 0
-    below and at m = 0 (where the true one is infinite).
-    """
-    if isinstance(x, Tensor):
-        return torch.relu(x)
-    # Where 0 is out of reach the function is linear; there t would overflow.
-    bent = x.mean**2 < _NO_TAIL**2 * x.var
-    mean, var = torch.where(bent, x.mean, 0.0), torch.where(bent, x.var, 1.0)
-    std = var.sqrt()
-    t = torch.where(mean > 0, mean, -mean) / std
-    phi = torch.exp(-0.5 * t**2) / math.sqrt(2 * math.pi)
-    # phi times Mills' ratio Q/phi: the differences below lose digits but not their sign.
-    mills = math.sqrt(math.pi / 2) * torch.special.erfcx(t / math.sqrt(2))
-    small_mean = phi * (1 - t * mills)
-    small_var = phi * ((1 + t**2) * mills - t) - small_mean**2
-    kept = torch.where(mean > 0, 1 - 2 * phi * mills, 0.0)
-    straight_var = torch.where(x.mean > 0, x.var, 0.0)
-    return Moments(
-        torch.relu(x.mean) + torch.where(bent, std * small_mean, 0.0),
-        torch.where(bent, var * (small_var + kept), straight_var),
-    )

@@ -12,7 +12,9 @@ from torch import Tensor
 from spgru.functional.activation import Rule
 from spgru.moments import Moments, Value, promote
 
-__all__ = ["add", "dropout", "lerp", "product", "sum"]
+__all__ = ["add", "dropout", "lerp", "matmul", "mean", "product", "square", "sum"]
+
+Dim = int | tuple[int, ...] | None
 
 
 def add(a: Value, b: Value) -> Value:
@@ -23,11 +25,20 @@ def add(a: Value, b: Value) -> Value:
     return Moments(a.mean + b.mean, a.var + b.var)
 
 
-def sum(x: Value, dim: int | tuple[int, ...], keepdim: bool = False) -> Value:
-    """Moments of the sum of independent entries along `dim`. Exact."""
+def sum(x: Value, dim: Dim = None, keepdim: bool = False) -> Value:
+    """Moments of the sum of independent entries along `dim`, by default of all. Exact."""
     if isinstance(x, Tensor):
         return torch.sum(x, dim, keepdim)
     return Moments(torch.sum(x.mean, dim, keepdim), torch.sum(x.var, dim, keepdim))
+
+
+def mean(x: Value, dim: Dim = None, keepdim: bool = False) -> Value:
+    """Moments of the mean of independent entries along `dim`, by default of all. Exact."""
+    if isinstance(x, Tensor):
+        return torch.mean(x, dim, keepdim)
+    average = torch.mean(x.mean, dim, keepdim)
+    count = max(x.numel(), 1) / max(average.numel(), 1)
+    return Moments(average, torch.mean(x.var, dim, keepdim) / count)
 
 
 def product(a: Value, b: Value) -> Value:
@@ -37,6 +48,27 @@ def product(a: Value, b: Value) -> Value:
         return a * b
     var = a.var * b.var + a.var * b.mean**2 + a.mean**2 * b.var
     return Moments(a.mean * b.mean, var)
+
+
+def square(x: Value) -> Value:
+    """Moments of X^2 for Gaussian X. Exact."""
+    if isinstance(x, Tensor):
+        return torch.square(x)
+    return Moments(x.mean**2 + x.var, 2 * x.var * (x.var + 2 * x.mean**2))
+
+
+def matmul(a: Value, b: Value) -> Value:
+    """Moments of the matrix product of independent A and B; shapes as of `torch.matmul`. Exact.
+
+    Entries of the result that share a factor are correlated; their own moments are exact.
+    """
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a @ b
+    if isinstance(a, Tensor):
+        return Moments(a @ b.mean, a**2 @ b.var)
+    if isinstance(b, Tensor):
+        return Moments(a.mean @ b, a.var @ b**2)
+    return Moments(a.mean @ b.mean, a.var @ (b.var + b.mean**2) + a.mean**2 @ b.var)
 
 
 def lerp(start: Value, end: Value, weight: Value, rule: Rule = "exact") -> Value:

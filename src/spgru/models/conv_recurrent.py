@@ -13,9 +13,10 @@ from spgru.checks import check_choice, check_value
 from spgru.functional import Affine
 from spgru.functional.products import SAME_CONVOLUTION
 from spgru.moments import Moments, cat, certain, stack
-from spgru.nn.layer import Layer, Options, Record
+from spgru.nn.layer import Layer, Options
 from spgru.nn.recurrent import require_pair
 from spgru.nn.sequence import RecurrentOptions
+from spgru.nn.weight import WeightShape
 from spgru.recurrent import BACKENDS, Backend, Cell, Trajectory, gru_cell, lstm_cell, run
 
 __all__ = ["ConvCell", "ConvGRU", "ConvGRUCell", "ConvLSTM", "ConvLSTMCell", "ConvNetwork"]
@@ -84,11 +85,13 @@ class ConvCell(Layer):
         fan_ih = (in_channels or hidden_channels) * kernel_size**2
         fan_hh = hidden_channels * kernel_size**2
         bound_ih, bound_hh = 1 / math.sqrt(fan_ih), 1 / math.sqrt(fan_hh)
-        if in_channels:
-            self._add_weight("weight_ih", (rows, in_channels, *window), fan_ih, bound_ih)
-        self._add_weight("weight_hh", (rows, hidden_channels, *window), fan_hh, bound_hh)
-        self._add_weight("bias_ih", (rows,), fan_ih, bound_ih)
-        self._add_weight("bias_hh", (rows,), fan_hh, bound_hh)
+        specs = [
+            WeightShape("weight_ih", (rows, in_channels, *window), fan_ih, bound_ih),
+            WeightShape("weight_hh", (rows, hidden_channels, *window), fan_hh, bound_hh),
+            WeightShape("bias_ih", (rows,), fan_ih, bound_ih),
+            WeightShape("bias_hh", (rows,), fan_hh, bound_hh),
+        ]
+        self._add_weights(specs if in_channels else specs[1:])
 
     @abstractmethod
     def _cell(self, hidden: Affine) -> Cell:
@@ -133,9 +136,9 @@ class ConvCell(Layer):
             )
         state = self._initial_state(hx, x)
         output, final, neurons = self._run(_channels_last(self._enter(x)), state)
-        if self._records is not None:
+        if self._is_recorded:
             laid_out = {name: _channels_first(value) for name, value in neurons.items()}
-            self._records.append(Record("", laid_out, 0))
+            self._record("", laid_out, 0)
         output, *after = (self._leave(_channels_first(value)) for value in (output, *final))
         return output, self._pack_state(tuple(after))
 
@@ -154,13 +157,13 @@ class ConvCell(Layer):
                     f"hx ({name}) has shape {tuple(value.shape)} but x asks for {shape}"
                 )
             value = self._enter(value)
-            if isinstance(value, Tensor) and not self._first.is_certain:
+            if isinstance(value, Tensor) and not self._is_certain:
                 value = certain(value)
             state.append(_channels_last(value))
         return tuple(state)
 
     def _run(self, x: Any, state: tuple[Any, ...]) -> Trajectory:
-        if x.shape[0] > 1 and self._first.redraws_every_step:
+        if x.shape[0] > 1 and self._redraws:
             outputs, history = [], []
             for t in range(x.shape[0]):
                 output, state, neurons = self._run(x[t : t + 1], state)
@@ -174,7 +177,7 @@ class ConvCell(Layer):
             inputs = self._without_input(x.shape[:-1])
         return run(
             cell, inputs, state, input_map=filters, backend=self.backend,
-            record=self._records is not None,
+            record=self._is_recorded,
         )  # fmt: skip
 
     def _filters(self, part: str) -> Affine:
@@ -183,7 +186,7 @@ class ConvCell(Layer):
             weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
             return Affine.of(weight, self._value(f"bias_{part}"), SAME_CONVOLUTION)
 
-        return self._once(part, make)
+        return self._once((f"weight_{part}", f"bias_{part}"), make)
 
     def _without_input(self, places: torch.Size) -> Any:
         """What a cell that runs on its state alone has for the products with x: their bias."""

@@ -13,7 +13,7 @@ from spgru.models.conv_recurrent import ConvGRU, ConvLSTM
 from spgru.models.frames import from_patches, to_patches
 from spgru.moments import Moments, stack
 from spgru.nn import Conv2d
-from spgru.nn.layer import steady
+from spgru.nn.contexts import shared_weights
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -85,7 +85,7 @@ class Decoder(nn.Module):
     def _feed_back(self, state: Any, steps: int, frame: Tensor | Moments) -> Moments:
         outputs, dtype, x = [], frame.dtype, frame.unsqueeze(0)
         states = self.rnn.by_layer(state)
-        with steady(self):
+        with shared_weights(self):
             for _ in range(steps):
                 hidden, states = self.rnn.run(to_patches(x, self.patch_size), states)
                 logits = self._read_out(hidden)

@@ -29,7 +29,7 @@ def check_frames(name: str, frames: object, height: int, width: int) -> None:
 
 
 def split_halves(frames: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """(2 T, B, height, width) -> what the model sees and what follows, (T, B, height, width)."""
+    """(2 T, B, height, width) -> input and target of a predictor, (T, B, height, width) each."""
     if not isinstance(frames, Tensor):
         raise TypeError(f"frames must be a Tensor, got {type(frames).__name__}; targets are known")
     check_frames("frames", frames, height, width)

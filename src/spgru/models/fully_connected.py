@@ -12,7 +12,7 @@ from spgru.models.config import ModelConfig
 from spgru.models.frames import flatten
 from spgru.moments import Moments, stack
 from spgru.nn import GRU, LSTM, Linear
-from spgru.nn.layer import steady
+from spgru.nn.contexts import shared_weights
 
 __all__ = ["Decoder", "Encoder"]
 
@@ -81,7 +81,7 @@ class Decoder(nn.Module):
     def _feed_back(self, state: Any, steps: int, frame: Tensor | Moments) -> Moments:
         outputs: list[Moments] = []
         dtype = frame.dtype
-        with steady(self):
+        with shared_weights(self):
             for _ in range(steps):
                 hidden, state = self.rnn.step(flatten(frame), state)
                 outputs.append(logits := self._read_out(hidden))

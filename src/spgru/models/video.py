@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spgru.functional import Rule, sigmoid
+from spgru.functional import sigmoid
 from spgru.models import convolutional, fully_connected
-from spgru.models.config import Architecture, CellName, Kind, ModelConfig
+from spgru.models.config import Kind, ModelConfig
 from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
-from spgru.nn.layer import steady
+from spgru.nn.contexts import shared_weights
 from spgru.objectives import Loss, Objective
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Prediction(NamedTuple):
-    """Logits of the frames a model gives, (T, B, height, width); None for what it does not."""
+    """Logits of frames, (T, B, height, width); None for a sequence without a decoder."""
 
     future: Moments | None
     """oldest first"""
@@ -32,10 +32,14 @@ class Prediction(NamedTuple):
 
 
 class VideoModel(nn.Module, ABC):
-    """Base of the models: mostly an encoder, and a decoder for each sequence to give.
+    """Base of the models: mostly an encoder, and a decoder for each sequence of its output.
 
     The encoder's final state, mean and variance, is where a decoder starts, so uncertainty about
-    the past travels into the future. For the arguments see `ModelConfig`; `config` holds them.
+    the past travels into the future.
+
+    Args:
+        config: what to build; its `kind` is that of the class, and `spgru.models.build` chooses the
+            class by it
     """
 
     kind: Kind
@@ -44,54 +48,50 @@ class VideoModel(nn.Module, ABC):
 
     def __init__(
         self,
-        hidden_size: int = 1024,
-        num_layers: int = 1,
-        cell: CellName = "gru",
+        config: ModelConfig | None = None,
         *,
-        architecture: Architecture = "fully_connected",
-        height: int = 64,
-        width: int = 64,
-        reset_after: bool = True,
-        feedback: bool = False,
-        family: Any = "gaussian",
-        rule: Rule = "exact",
-        weight_std: float | None = None,
-        initial_logit: float = 0.0,
-        patch_size: int = 4,
-        kernel_size: int = 5,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **fields: Any,
     ) -> None:
         super().__init__()
-        self.config = ModelConfig(
-            self.kind, architecture, height, width, hidden_size, num_layers, cell, reset_after,
-            feedback, family, rule, weight_std, initial_logit, patch_size, kernel_size,
-        )  # fmt: skip
-        parts: Any = convolutional if architecture == "convolutional" else fully_connected
+        if fields or not isinstance(config, ModelConfig):
+            found = ", ".join(fields) or type(config).__name__
+            raise TypeError(
+                f"{type(self).__name__} takes a ModelConfig, got {found}; write "
+                f"{type(self).__name__}(ModelConfig(kind={self.kind!r}, hidden_size=64))"
+            )
+        if config.kind != self.kind:
+            raise ValueError(
+                f"config.kind is {config.kind!r}, which {type(self).__name__} is not; pass "
+                f"kind={self.kind!r}, or call spgru.models.build(config)"
+            )
+        self.config = config
+        parts: Any = convolutional if config.architecture == "convolutional" else fully_connected
         factory = {"device": device, "dtype": dtype}
-        self._build(parts, factory)
+        self._add_parts(parts, factory)
         self._darken()
 
-    def _build(self, parts: Any, factory: dict[str, Any]) -> None:
+    def _add_parts(self, parts: Any, factory: dict[str, Any]) -> None:
         self.encoder = parts.Encoder(self.config, **factory)
         for name in self.gives:
             self.register_module(name, parts.Decoder(self.config, **factory))
 
     @torch.no_grad()
     def _darken(self) -> None:
-        """Shift the logits that are given at the start."""
+        """Add `initial_logit` to the biases of the readouts."""
         for name in self.gives:
-            self.get_parameter(f"{name}.readout.bias.mean").add_(self.config.initial_logit)
+            self.get_parameter(f"{name}.readout.bias").add_(self.config.initial_logit)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, as the constructor did; a layer alone knows no `initial_logit`."""
+        """Draw all weights anew, as the constructor did, `initial_logit` included."""
         for module in self.modules():
             if isinstance(module, Layer):
                 module.reset_parameters()
         self._darken()
 
     def forward(self, frames: Tensor | Moments, steps: int | None = None) -> Prediction:
-        """Logits of what comes next, of what was seen, or both.
+        """Logits of the frames that follow, of the given ones, or of both.
 
         Args:
             frames: (T, B, height, width), Tensor or Moments
@@ -102,7 +102,7 @@ class VideoModel(nn.Module, ABC):
             steps = frames.shape[0]
         elif "future" not in self.gives:
             raise ValueError(
-                f"steps has no meaning for {type(self).__name__}, which only looks back"
+                f"steps has no meaning for {type(self).__name__}, which only reconstructs"
             )
         if steps < 1:
             raise ValueError(f"steps must be at least 1, got {steps}")
@@ -115,7 +115,7 @@ class VideoModel(nn.Module, ABC):
         if "future" in self.gives:
             future = self.get_submodule("future")(state, steps, last)
         if "reconstruction" in self.gives:
-            # With feedback it starts from an empty frame: the last one is what it has to give.
+            # With feedback it starts from an empty frame, since the last one is its first target.
             empty = torch.zeros(last.shape, dtype=last.dtype, device=last.device)
             reconstruction = self.get_submodule("reconstruction")(state, frames.shape[0], empty)
         return Prediction(future, reconstruction)
@@ -144,7 +144,7 @@ class VideoModel(nn.Module, ABC):
         return sigmoid(self.predict_logits(frames, steps), self.config.rule)
 
     def loss(self, frames: Tensor, objective: Objective) -> Loss:
-        """What to minimise.
+        """The loss to minimise.
 
         Args:
             frames: (2 T, B, height, width) in [0, 1]; the first half is the input, the second what
@@ -190,15 +190,15 @@ class Composite(VideoModel):
 
 
 class NextFrame(VideoModel):
-    """One network that knows the next frame: of the frames it sees, and then of its own.
+    """One network that predicts the next frame: of the frames it is given, then of its own.
 
-    It learns from every next frame, those of the sequence it sees included; `loss` is their mean.
+    It is trained on every next frame, those of its input included; `loss` is their mean.
     """
 
     kind = "next_frame"
     gives = ("future",)
 
-    def _build(self, parts: Any, factory: dict[str, Any]) -> None:
+    def _add_parts(self, parts: Any, factory: dict[str, Any]) -> None:
         self.future = parts.Decoder(self.config, **factory)
 
     def _predict(self, frames: Tensor | Moments, steps: int) -> Prediction:
@@ -207,7 +207,7 @@ class NextFrame(VideoModel):
     def _continue(self, frames: Tensor | Moments, steps: int) -> Moments:
         """Logits of the frames after each of these, (T + steps - 1, B, height, width)."""
         logits: Moments
-        with steady(self.future):
+        with shared_weights(self.future):
             logits, state = self.future.read(frames)
             if steps == 1:
                 return logits
@@ -225,14 +225,12 @@ def build(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> VideoModel:
-    """The model that `config` describes."""
+    """The model that `config` describes, of the class that its `kind` names."""
     if not isinstance(config, ModelConfig):
         raise TypeError(
             f"config must be a ModelConfig, got {type(config).__name__}; "
             "from a mapping build one by ModelConfig(**mapping)"
         )
     classes: tuple[type[VideoModel], ...] = (Predictor, Autoencoder, Composite, NextFrame)
-    options = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    kind = options.pop("kind")
-    model = next(model for model in classes if model.kind == kind)
-    return model(**options, device=device, dtype=dtype)
+    chosen = next(model for model in classes if model.kind == config.kind)
+    return chosen(config, device=device, dtype=dtype)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from spgru.checks import check_features
 from spgru.functional import Affine
 from spgru.moments import Moments, certain
-from spgru.nn.layer import Layer, Options, Record
+from spgru.nn.layer import Layer, Options
 from spgru.nn.recurrent import check_nonlinearity, require_reset_after
 from spgru.nn.sequence import Step
+from spgru.nn.weight import StandardDeviation, WeightShape
 from spgru.recurrent import lstm_step, make_gru_step, rnn_step
 
 __all__ = ["GRUCell", "LSTMCell", "RNNCell"]
@@ -41,12 +42,18 @@ class _Cell(Layer):
     ) -> None:
         super().__init__(device, dtype, **options)
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        for name, size in (("input_size", input_size), ("hidden_size", hidden_size)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
         bound, rows = 1 / math.sqrt(hidden_size), self.gates * hidden_size
-        self._add_weight("weight_ih", (rows, input_size), input_size, bound)
-        self._add_weight("weight_hh", (rows, hidden_size), hidden_size, bound)
+        specs = [
+            WeightShape("weight_ih", (rows, input_size), input_size, bound),
+            WeightShape("weight_hh", (rows, hidden_size), hidden_size, bound),
+        ]
         if bias:
-            self._add_weight("bias_ih", (rows,), input_size, bound)
-            self._add_weight("bias_hh", (rows,), hidden_size, bound)
+            specs.append(WeightShape("bias_ih", (rows,), input_size, bound))
+            specs.append(WeightShape("bias_hh", (rows,), hidden_size, bound))
+        self._add_weights(specs)
 
     @abstractmethod
     def _step(self, hidden: Affine) -> Step: ...
@@ -64,24 +71,28 @@ class _Cell(Layer):
         for value in values:
             self._check("hx", value)
             if tuple(value.shape) != shape:
-                raise ValueError(f"hx has shape {tuple(value.shape)} but x asks for {shape}")
+                raise ValueError(
+                    f"hx has shape {tuple(value.shape)} but the input asks for {shape}"
+                )
         return tuple(
             self._enter(certain(value) if isinstance(value, Tensor) else value) for value in values
         )
 
-    def forward(self, x: Tensor | Moments, hx: Any = None) -> Any:
+    def forward(self, input: Tensor | Moments, hx: Any = None) -> Any:
         """(B, input_size) or (input_size,) and the state before -> the state after"""
-        self._check("x", x)
-        if x.ndim not in (1, 2):
-            raise ValueError(f"x has {x.ndim} dimensions; pass one time step, (B, I) or (I,)")
-        check_features("x", x, self.input_size, "input_size")
-        state = self._state(hx, x)
-        inputs = self._affine("weight_ih", "bias_ih")(self._enter(x))
+        self._check("input", input)
+        if input.ndim not in (1, 2):
+            raise ValueError(
+                f"input has {input.ndim} dimensions; pass one time step, (B, I) or (I,)"
+            )
+        check_features("input", input, self.input_size, "input_size")
+        state = self._state(hx, input)
+        inputs = self._affine("weight_ih", "bias_ih")(self._enter(input))
         hidden = self._affine("weight_hh", "bias_hh")
         neurons = self._step(hidden)(inputs, state)
-        if self._records is not None:
+        if self._is_recorded:
             over_time = {name: value.unsqueeze(0) for name, value in neurons.items()}
-            self._records.append(Record("", over_time, 0))
+            self._record("", over_time, 0)
         after = tuple(self._leave(neurons[name]) for name in self.state_names)
         return after if len(after) > 1 else after[0]
 
@@ -118,7 +129,9 @@ class GRUCell(_Cell):
         return make_gru_step(hidden, self.hidden_size, self.reset_after, self.family, self.rule)
 
     @classmethod
-    def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
+    def from_torch(
+        cls, module: nn.Module, weight_std: StandardDeviation = None, **options: Any
+    ) -> Self:
         """The same cell with the weights of `module` as means and `weight_std` around them."""
         require_reset_after(options.get("reset_after", True))
         return super().from_torch(module, weight_std, **options)

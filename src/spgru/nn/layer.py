@@ -1,30 +1,37 @@
-"""What all layers share: options, weights, recording of neurons."""
+"""What all layers share: options, random weights, and how they run in each mode."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Self, TypedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from spgru.checks import check_choice, check_value
+from spgru.checks import (
+    check_choice,
+    check_value,
+    is_differentiated_forward,
+    values_are_checked,
+)
 from spgru.families import Family, Parameterization, get
 from spgru.functional import Affine, Rule
-from spgru.moments import certain
-from spgru.nn.weight import Weight
+from spgru.functional.products import MATRIX, Product
+from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
+from spgru.moments import Moments, certain
+from spgru.nn.weight import (
+    StandardDeviation,
+    Weight,
+    WeightShape,
+    check_standard_deviation,
+    from_old_layout,
+    has_old_layout,
+    is_spread,
+    standard_deviation_of,
+)
 
-__all__ = ["Layer", "Options", "Record", "recording"]
-
-
-class Record(NamedTuple):
-    """The neurons of one part of a layer ("l0", "l0_reverse", or "") during one call."""
-
-    part: str
-    neurons: dict[str, Any]
-    time_dim: int | None
+__all__ = ["Layer", "Options"]
 
 
 class Options(TypedDict, total=False):
@@ -33,18 +40,19 @@ class Options(TypedDict, total=False):
     family: str | Family
     rule: Rule
     parameterization: Parameterization
-    weight_std: float | None
+    weight_std: StandardDeviation
 
 
 class Layer(nn.Module):
-    """A module of random weights.
+    """A module of random weights; `spgru.nn.weight` says how they are stored.
 
     Args:
         family: `"gaussian"`, `"gamma"`, `"poisson"`, or an object of `spgru.families`
         rule: `"exact"`, or `"paper"` for the printed formulas
         parameterization: store and learn `"moments"` or `"natural"` parameters
-        weight_std: standard deviation of every weight at the start; None for a tenth of the
-            range that `torch.nn` initialises within. 0 gives a deterministic network.
+        weight_std: standard deviation of every weight at the start: a number, a tensor that
+            broadcasts to every weight, or a mapping from names of weights to those; None for a
+            tenth of the range that `torch.nn` initialises within. 0 gives a deterministic network.
     """
 
     torch_class: type[nn.Module]
@@ -57,108 +65,227 @@ class Layer(nn.Module):
         family: str | Family = "gaussian",
         rule: Rule = "exact",
         parameterization: Parameterization = "moments",
-        weight_std: float | None = None,
+        weight_std: StandardDeviation = None,
     ) -> None:
         super().__init__()
         check_choice("rule", rule, ("exact", "paper"))
         check_choice("parameterization", parameterization, ("moments", "natural"))
-        if weight_std is not None and not weight_std >= 0:
-            raise ValueError(f"weight_std must not be negative, got {weight_std}")
+        check_standard_deviation(weight_std)
         self.family, self.rule, self.parameterization = get(family), rule, parameterization
         self.weight_std = weight_std
-        self._factory = {"device": device, "dtype": dtype}
-        self._records: list[Record] | None = None
-        self._frozen: dict[str, tuple[list[Any], list[Any], Affine]] = {}
+        self._stores_means = self.family.name == "gaussian" and parameterization == "moments"
+        """Whether `layer.weight` is a parameter, the mean; see `spgru.nn.weight`."""
+        self._factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self._specs: dict[str, WeightShape] = {}
         self._captured: list[Affine] = []
-        self._steady: dict[str, Affine] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_frozen": {}, "_captured": [], "_steady": None}
+        return {**self.__dict__, "_captured": []}
 
-    def _apply(self, *arguments: Any, **options: Any) -> Self:
-        """Moved or cast, and what was kept for the old weights let go."""
-        self._frozen.clear()
-        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
-        return self
+    # -- weights ------------------------------------------------------------------------------
 
-    def _add_weight(self, name: str, shape: tuple[int, ...], fan_in: int, bound: float) -> None:
-        weight = Weight(
-            shape,
-            fan_in,
-            bound,
-            self.family,
-            self.parameterization,
-            self.weight_std,
-            **self._factory,  # type: ignore[arg-type]
-        )
-        self.register_module(name, weight)
+    def _add_weights(self, specs: Iterable[WeightShape]) -> None:
+        """Create weights, first of all their means in the order of `torch.nn`'s parameters."""
+        self._specs = {spec.name: spec for spec in specs}
+        if isinstance(self.weight_std, dict):
+            unknown = sorted(set(self.weight_std) - set(self._specs))
+            if unknown:
+                raise ValueError(
+                    f"weight_std names {', '.join(unknown)}, which the layer does not have; "
+                    f"it has {', '.join(self._specs)}"
+                )
+        like = torch.empty(0, **self._factory)
+        initial = {name: self._initial(spec, like) for name, spec in self._specs.items()}
+        for name, moments in initial.items():
+            if self._stores_means:
+                self.register_parameter(name, nn.Parameter(moments.mean))
+            else:
+                raw = self.family.to_raw(moments, self.parameterization)
+                self.register_module(name, nn.ParameterDict(raw))
+        for name, spec in self._specs.items() if self._stores_means else ():
+            spread = torch.zeros_like(initial[name].mean)
+            self.register_parameter(spec.spread, nn.Parameter(spread))
+            self.register_buffer(spec.start, self._start(spec, like))
 
-    def _weights(self) -> dict[str, Weight]:
-        """In the order of `torch.nn`'s parameters."""
-        return {name: child for name, child in self.named_children() if isinstance(child, Weight)}
+    def _initial(self, spec: WeightShape, like: Tensor) -> Moments:
+        mean = self.family.initial_mean(spec.shape, spec.bound, like)
+        std = standard_deviation_of(self.weight_std, spec)
+        moments = self.family.moments_of(mean, std, spec.bound)
+        self._check_representable(spec.name, moments)
+        return moments
+
+    def _start(self, spec: WeightShape, like: Tensor) -> Tensor:
+        """Log of the starting variance: one number where it is the same for all weights."""
+        std = standard_deviation_of(self.weight_std, spec)
+        shape = std.shape if isinstance(std, Tensor) else ()
+        return self.family.moments_of(like.new_zeros(shape), std, spec.bound).var.log()
+
+    def _check_representable(self, name: str, moments: Moments) -> None:
+        self.family.check_domain(name, moments)
+        if (
+            self.parameterization == "natural"
+            and values_are_checked(moments.var)
+            and bool((moments.var == 0).any())
+        ):
+            raise ValueError(
+                f"{name} has weights of variance 0, which have no natural parameters; "
+                "use parameterization='moments' or a positive weight_std"
+            )
+
+    def reset_parameters(self) -> None:
+        """Draw fresh means; variances return to their starting values."""
+        like = self._like
+        for name, spec in self._specs.items():
+            moments = self._initial(spec, like)
+            if self._stores_means:
+                with torch.no_grad():
+                    getattr(self, name).copy_(moments.mean)
+                    getattr(self, spec.spread).zero_()
+                setattr(self, spec.start, self._start(spec, like))
+            else:
+                self.set_weight_(name, moments)
+
+    def weights(self) -> dict[str, Weight]:
+        """The random weights by name, in the order of `torch.nn`'s parameters."""
+        return {name: Weight(self, spec) for name, spec in self._specs.items()}
+
+    def weight_moments(self, name: str) -> Moments:
+        """Mean and variance of the weight of that name, differentiable."""
+        if not self._stores_means:
+            raw: dict[str, Tensor] = dict(self.get_submodule(name).named_parameters())
+            return self.family.from_raw(raw, self.parameterization)
+        mean, spread, start = self._sources(name)
+        return Moments(mean, (spread + start).exp_())
+
+    def _sources(self, name: str) -> tuple[Tensor, ...]:
+        """The tensors a weight is made from."""
+        if not self._stores_means:
+            return tuple(self.get_submodule(name).parameters())
+        spec, parameters = self._specs[name], self._parameters
+        mean, spread = parameters.get(name), parameters.get(spec.spread)
+        # A parametrized or pruned weight is an attribute and no parameter.
+        mean = getattr(self, name) if mean is None else mean
+        spread = getattr(self, spec.spread) if spread is None else spread
+        return mean, spread, self._buffers[spec.start]  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def set_weight_(self, name: str, moments: Moments) -> None:
+        """Give the weight of that name these moments."""
+        self._check_representable(name, moments)
+        if not self._stores_means:
+            module = self.get_submodule(name)
+            for key, raw in self.family.to_raw(moments, self.parameterization).items():
+                module.get_parameter(key).copy_(raw)
+            return
+        mean, spread, start = self._sources(name)
+        mean.copy_(moments.mean)
+        log_var = moments.var.log().to(spread)
+        if bool(start.isinf().any()):  # nothing can be measured from a start that is certain
+            start = torch.where(log_var.isinf(), 0.0, log_var)
+            setattr(self, self._specs[name].start, start)
+        spread.copy_(log_var - start)
+
+    def spread_parameters(self) -> list[nn.Parameter]:
+        """The parameters that set variances and not means."""
+        if self._stores_means:
+            return [p for name, p in self.named_parameters() if is_spread(name)]
+        return [p for name, p in self.named_parameters() if not name.endswith(".mean")]
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        starts = {spec.start for spec in self._specs.values()} if self._stores_means else set()
+        if self._stores_means:
+            own = {prefix + name: getattr(self, name) for name in starts}
+            here = {key: value for key, value in state_dict.items() if key.startswith(prefix)}
+            if has_old_layout(here):
+                for key in here:
+                    del state_dict[key]
+                state_dict.update(from_old_layout(here, own))
+        for name in starts:
+            loaded = state_dict.get(prefix + name)
+            # One number for all weights, or one for each: both are valid whatever this layer has.
+            if loaded is not None and loaded.shape != getattr(self, name).shape:
+                setattr(self, name, getattr(self, name).new_empty(loaded.shape))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    # -- weights in each mode -----------------------------------------------------------------
 
     def _value(self, name: str) -> Any:
-        """Moments or draw of the weight of that name, None where the layer has none."""
-        weight = self._modules.get(name)
-        return None if weight is None else weight()
-
-    def _affine(self, weight: str, bias: str) -> Affine:
-        """The map with these weights, and what they imply: see `steady` and `_or_frozen`."""
-        return self._once(weight, lambda: self._or_frozen(weight, bias))
-
-    def _once(self, key: str, make: Callable[[], Affine]) -> Affine:
-        """What `make` gives; within `steady` that of the first call."""
-        if self._steady is None or self._first.redraws_every_step:
-            return make()
-        if key not in self._steady:
-            self._steady[key] = make()
-        return self._steady[key]
-
-    def _or_frozen(self, weight: str, bias: str) -> Affine:
-        """The map with these weights; what frozen ones (`requires_grad_(False)`) imply is kept.
-
-        Kept until a weight changes, which torch counts, but for changes through `.data`. A CUDA
-        graph captures what is kept already, so capture again when frozen weights change.
-        """
-        modules = [m for m in (self._modules[weight], self._modules.get(bias)) if m is not None]
-        if torch.compiler.is_compiling() or modules[0].is_certain:
-            return Affine.of(self._value(weight), self._value(bias))
-        parameters = [p for module in modules for p in module._parameters.values() if p is not None]
-        if not all(map(_is_frozen, parameters)):
-            self._frozen.pop(weight, None)
-            return Affine.of(self._value(weight), self._value(bias))
-        # The parameters themselves are kept too: another one may come to lie at the same address.
-        state: list[Any] = [(p.data_ptr(), p._version) for p in parameters]
-        # Under autocast what is kept may have another dtype.
-        state.append(torch.is_autocast_enabled(parameters[0].device.type))
-        kept = self._frozen.get(weight)
-        is_valid = (
-            kept is not None
-            and kept[1] == state
-            and all(a is b for a, b in zip(kept[0], parameters, strict=True))
-        )
-        if _is_captured(parameters[0]):
-            # Nothing is computed before the graph runs: what is made here must not be kept.
-            if kept is None or not is_valid:
-                return Affine.of(self._value(weight), self._value(bias))
-            # The graph knows addresses only: what it reads has to live as long as the layer.
-            if not any(affine is kept[2] for affine in self._captured):
-                self._captured.append(kept[2])
-            return kept[2].copy()
-        if kept is None or not is_valid:
-            # Outside inference mode, so that it may take part in a backward pass later.
-            with torch.inference_mode(False):
-                kept = parameters, state, Affine.of(self._value(weight), self._value(bias))
-            self._frozen[weight] = kept
-        return kept[2]
+        """The weight's moments, draw or mean as the mode asks; None where the layer has none."""
+        if name not in self._specs:
+            return None
+        mode = weight_mode(self)
+        if mode is None:
+            return self.weight_moments(name)
+        if isinstance(mode, AtMean):
+            return getattr(self, name) if self._stores_means else self.weight_moments(name).mean
+        if mode.draws is not None:
+            return mode.draws[name]
+        return self.family.sample(self.weight_moments(name), mode.generator)
 
     @property
-    def _first(self) -> Weight:
-        return next(child for child in self._modules.values() if isinstance(child, Weight))
+    def _is_certain(self) -> bool:
+        """Whether weights are numbers now, drawn or their means, and not distributions."""
+        return weight_mode(self) is not None
+
+    @property
+    def _redraws(self) -> bool:
+        """Whether weights are drawn again at every time step."""
+        mode = weight_mode(self)
+        return isinstance(mode, Drawn) and mode.draws is None
+
+    def _affine(self, weight: str, bias: str, product: Product = MATRIX) -> Affine:
+        """x -> W x + b with these weights; see `spgru.frozen` for when it is kept."""
+        return self._once(
+            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), product)
+        )
+
+    def _once(self, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
+        """What `make` gives; within a block of `spgru.frozen` that of the first call.
+
+        Args:
+            names: of the weights it is made from, which are all that it depends on
+        """
+        frozen = frozen_of(self)
+        if frozen is None or self._redraws or torch.compiler.is_compiling():
+            return make()
+        if is_differentiated_forward():  # nothing may be kept beyond the transformation
+            return make()
+        mode = weight_mode(self)
+        sources = [s for name in names if name in self._specs for s in self._sources(name)]
+        key = (*names, mode, torch.is_autocast_enabled(sources[0].device.type))
+        versions = [_version(source) for source in sources]
+        entry = frozen.kept.get(key)
+        is_valid = (
+            entry is not None
+            and entry[1] == versions
+            and all(a is b for a, b in zip(entry[0], sources, strict=True))
+        )
+        if not frozen.learns and _is_captured(sources[0]):
+            # Nothing is computed before the graph runs: what is made here must not be kept.
+            if entry is None or not is_valid:
+                return make()
+            # The graph knows addresses only: what it reads has to live as long as the layer.
+            if not any(affine is entry[2] for affine in self._captured):
+                self._captured.append(entry[2])
+            captured: Affine = entry[2].copy()
+            return captured
+        if entry is None or not is_valid:
+            entry = sources, versions, _make(make, frozen)
+            frozen.kept[key] = entry
+        kept: Affine = entry[2]
+        return kept
+
+    # -- calls --------------------------------------------------------------------------------
 
     @property
     def _like(self) -> Tensor:
-        return next(self._first.parameters())
+        """A tensor with dtype and device of the weights."""
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                return parameter
+        return next(self.parameters())
 
     def _check(self, name: str, value: Any) -> None:
         """What users pass in is a Tensor or Moments that suits the parameters and the family."""
@@ -166,21 +293,28 @@ class Layer(nn.Module):
         self.family.check_support(name, value)
 
     def _enter(self, value: Any) -> Any:
-        """While weights are numbers, so is what enters: neurons are plain numbers then."""
-        weight = self._first
-        if not weight.is_certain or isinstance(value, Tensor):
+        """While weights are numbers, so is what enters: drawn or its mean, as they are."""
+        mode = weight_mode(self)
+        if mode is None or isinstance(value, Tensor):
             return value
-        return weight.like_weights(value)
+        return value.mean if isinstance(mode, AtMean) else self.family.sample(value, mode.generator)
 
     def _leave(self, value: Any) -> Any:
         return certain(value) if isinstance(value, Tensor) else value
 
-    def reset_parameters(self) -> None:
-        for weight in self._weights().values():
-            weight.reset_parameters()
+    @property
+    def _is_recorded(self) -> bool:
+        return bool(records_of(self))
+
+    def _record(self, part: str, neurons: dict[str, Any], time_dim: int | None) -> None:
+        record(self, part, neurons, time_dim)
+
+    # -- torch.nn -----------------------------------------------------------------------------
 
     @classmethod
-    def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
+    def from_torch(
+        cls, module: nn.Module, weight_std: StandardDeviation = None, **options: Any
+    ) -> Self:
         """The same layer with the weights of `module` as means and `weight_std` around them."""
         if not isinstance(module, cls.torch_class):
             raise TypeError(
@@ -190,9 +324,10 @@ class Layer(nn.Module):
         like = next(module.parameters())
         options |= {"device": like.device, "dtype": like.dtype, "weight_std": weight_std}
         layer = cls(**cls._torch_arguments(module), **options)
-        for name, weight in layer._weights().items():
+        for name, spec in layer._specs.items():
             mean = getattr(module, name).detach().clone()
-            weight.set_(layer.family.moments_of(mean, weight_std, weight.bound))
+            std = standard_deviation_of(weight_std, spec)
+            layer.set_weight_(name, layer.family.moments_of(mean, std, spec.bound))
         return layer.train(module.training)
 
     @torch.no_grad()
@@ -207,8 +342,8 @@ class Layer(nn.Module):
         module = self.torch_class(
             **self._torch_arguments(self), device=like.device, dtype=like.dtype
         )
-        for name, weight in self._weights().items():
-            getattr(module, name).copy_(weight.moments().mean)
+        for name in self._specs:
+            getattr(module, name).copy_(self.weight_moments(name).mean)
         return module.train(self.training)
 
     @staticmethod
@@ -225,54 +360,28 @@ class Layer(nn.Module):
         return ", ".join(parts)
 
 
-def _is_frozen(parameter: Tensor) -> bool:
-    """Whether what it implies can be kept: it does not learn, and nothing transforms it."""
-    return not (
-        parameter.requires_grad
-        or torch._C._are_functorch_transforms_active()
-        or torch.autograd.forward_ad._current_level >= 0
-        or type(parameter) not in (Tensor, nn.Parameter)
-        or parameter.is_inference()
-    )
+def layers_of(module: nn.Module) -> Iterator[tuple[str, Layer]]:
+    """Our layers inside `module`, or it itself, each once, by their dotted names."""
+    for name, child in module.named_modules():
+        if isinstance(child, Layer):
+            yield name, child
 
 
-def _is_captured(parameter: Tensor) -> bool:
+def _is_captured(tensor: Tensor) -> bool:
     """Whether work on it goes into a CUDA graph."""
-    return parameter.is_cuda and torch.cuda.is_current_stream_capturing()
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-@contextmanager
-def steady(module: nn.Module) -> Iterator[None]:
-    """Within, the weights of our layers inside `module` stay as they are.
-
-    What they imply (variances, second moments, casts) is then worked out once for all calls, and
-    not again for every step of a loop over time. For calls that are differentiated together, or
-    not at all.
-    """
-    layers = [child for child in module.modules() if isinstance(child, Layer)]
-    # Only those that are not yet: an inner block must not end an outer one. A compiler sees through
-    # all calls anyway.
-    layers = [layer for layer in layers if layer._steady is None]
-    if torch.compiler.is_compiling():
-        layers = []
-    for layer in layers:
-        layer._steady = {}
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer._steady = None
+def _make(make: Callable[[], Affine], frozen: Frozen) -> Affine:
+    if frozen.learns:
+        return make()
+    # Outside inference mode, so that it may take part in a backward pass to the input later.
+    with torch.inference_mode(False), torch.no_grad():
+        return make().detach()
 
 
-@contextmanager
-def recording(module: nn.Module) -> Iterator[dict[str, list[Record]]]:
-    """Collect every neuron of our layers inside `module`, by the layer's name in it."""
-    layers = {name: child for name, child in module.named_modules() if isinstance(child, Layer)}
-    records: dict[str, list[Record]] = {}
-    try:
-        for name, layer in layers.items():
-            layer._records = records[name] = []
-        yield records
-    finally:
-        for layer in layers.values():
-            layer._records = None
+def _version(tensor: Tensor) -> Any:
+    """Something that differs after a change that torch counts, a cast or a move."""
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_inference():
+        return tensor.dtype
+    return tensor._version, tensor.data_ptr(), tensor.dtype

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgru.checks import check_choice, check_features
-from spgru.functional import conv2d, linear
 from spgru.functional.linear import Size2d
+from spgru.functional.products import Convolution
 from spgru.moments import Moments
-from spgru.nn.layer import Layer, Options, Record
+from spgru.nn.layer import Layer, Options
+from spgru.nn.weight import WeightShape
 
 __all__ = ["Conv2d", "Linear"]
 
@@ -39,21 +40,26 @@ class Linear(Layer):
     ) -> None:
         super().__init__(device, dtype, **options)
         self.in_features, self.out_features = in_features, out_features
-        bound = 1 / math.sqrt(in_features)
-        self._add_weight("weight", (out_features, in_features), in_features, bound)
-        self.register_module("bias", None)
+        # As in torch.nn a layer may have no inputs or outputs, and then has nothing to draw.
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if size < 0:
+                raise ValueError(f"{name} must not be negative, got {size}")
+        bound = 1 / math.sqrt(in_features) if in_features else 0.0
+        specs = [WeightShape("weight", (out_features, in_features), in_features, bound)]
         if bias:
-            self._add_weight("bias", (out_features,), in_features, bound)
+            specs.append(WeightShape("bias", (out_features,), in_features, bound))
+        self._add_weights(specs)
+        if not bias:
+            self.register_parameter("bias", None)
 
-    def forward(self, x: Tensor | Moments) -> Moments:
+    def forward(self, input: Tensor | Moments) -> Moments:
         """(*batch, in_features) -> (*batch, out_features)"""
-        self._check("x", x)
-        if x.ndim == 0:
-            raise ValueError(f"x is a single number; pass (..., {self.in_features})")
-        check_features("x", x, self.in_features, "in_features")
-        output = linear(self._enter(x), self._value("weight"), self._value("bias"))
-        if self._records is not None:
-            self._records.append(Record("", {"output": output}, None))
+        self._check("input", input)
+        if input.ndim == 0:
+            raise ValueError(f"input is a single number; pass (..., {self.in_features})")
+        check_features("input", input, self.in_features, "in_features")
+        output = self._affine("weight", "bias")(self._enter(input))
+        self._record("", {"output": output}, None)
         return self._leave(output)  # type: ignore[no-any-return]
 
     @staticmethod
@@ -106,29 +112,28 @@ class Conv2d(Layer):
         self._pad_widths = tuple(shape._reversed_padding_repeated_twice)
         fan_in = in_channels // groups * math.prod(self.kernel_size)
         bound = 1 / math.sqrt(fan_in)
-        self._add_weight("weight", tuple(shape.weight.shape), fan_in, bound)
-        self.register_module("bias", None)
+        specs = [WeightShape("weight", tuple(shape.weight.shape), fan_in, bound)]
         if bias:
-            self._add_weight("bias", (out_channels,), fan_in, bound)
+            specs.append(WeightShape("bias", (out_channels,), fan_in, bound))
+        self._add_weights(specs)
+        if not bias:
+            self.register_parameter("bias", None)
 
-    def forward(self, x: Tensor | Moments) -> Moments:
+    def forward(self, input: Tensor | Moments) -> Moments:
         """(B, in_channels, height, width) or unbatched -> the same with out_channels"""
-        self._check("x", x)
-        if x.ndim not in (3, 4) or x.shape[-3] != self.in_channels:
+        self._check("input", input)
+        if input.ndim not in (3, 4) or input.shape[-3] != self.in_channels:
             raise ValueError(
-                f"x has shape {tuple(x.shape)}; pass (B, {self.in_channels}, height, width) "
-                f"or ({self.in_channels}, height, width)"
+                f"input has shape {tuple(input.shape)}; pass (B, {self.in_channels}, height, "
+                f"width) or ({self.in_channels}, height, width)"
             )
         padding: Size2d | str = self.padding
-        x = self._enter(x)
+        x = self._enter(input)
         if self.padding_mode != "zeros":
             x, padding = self._pad(x), 0
-        output = conv2d(
-            x, self._value("weight"), self._value("bias"), self.stride, padding, self.dilation,
-            self.groups,
-        )  # fmt: skip
-        if self._records is not None:
-            self._records.append(Record("", {"output": output}, None))
+        product = Convolution(self.stride, padding, self.dilation, self.groups)
+        output = self._affine("weight", "bias", product)(x)
+        self._record("", {"output": output}, None)
         return self._leave(output)  # type: ignore[no-any-return]
 
     def _pad(self, x: Tensor | Moments) -> Tensor | Moments:

@@ -11,6 +11,7 @@ from spgru.checks import check_choice
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.nn.sequence import Recurrent, RecurrentOptions
+from spgru.nn.weight import StandardDeviation
 from spgru.recurrent import Cell, gru_cell, lstm_cell, rnn_cell
 
 __all__ = ["GRU", "LSTM", "RNN"]
@@ -51,7 +52,9 @@ class GRU(Recurrent):
         return gru_cell(hidden, self.hidden_size, self.family, self.rule, self.reset_after)
 
     @classmethod
-    def from_torch(cls, module: nn.Module, weight_std: float | None = None, **options: Any) -> Self:
+    def from_torch(
+        cls, module: nn.Module, weight_std: StandardDeviation = None, **options: Any
+    ) -> Self:
         """The same layer with the weights of `module` as means and `weight_std` around them."""
         require_reset_after(options.get("reset_after", True))
         return super().from_torch(module, weight_std, **options)
@@ -111,8 +114,7 @@ class LSTM(Recurrent):
         return tuple(state)
 
     def _cell(self, hidden: Affine, part: str) -> Cell:
-        weight = self._value(f"weight_hr_{part}")
-        projection = None if weight is None else Affine.of(weight)
+        projection = self._affine(f"weight_hr_{part}", "") if self.proj_size else None
         return lstm_cell(hidden, self.family, self.rule, projection)
 
     @staticmethod

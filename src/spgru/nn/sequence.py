@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from spgru.checks import check_choice, check_features
-from spgru.functional import Affine, dropout
+from spgru.functional import Affine
+from spgru.functional.algebra import dropout
 from spgru.moments import Moments, cat, certain, stack
-from spgru.nn.layer import Layer, Options, Record
+from spgru.nn.layer import Layer, Options
+from spgru.nn.weight import WeightShape
 from spgru.recurrent import BACKENDS, Backend, Cell, Neurons, Trajectory, run
 
 __all__ = ["Recurrent", "RecurrentOptions"]
@@ -131,7 +133,7 @@ class Recurrent(Layer):
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
         self.bidirectional, self.proj_size = bidirectional, proj_size
-        self._add_weights()
+        self._add_weights(self._weight_shapes())
 
     @property
     def _directions(self) -> int:
@@ -150,23 +152,22 @@ class Recurrent(Layer):
         """Suffix that `torch.nn` gives to the weights of one layer and direction."""
         return f"l{layer}_reverse" if reverse else f"l{layer}"
 
-    def _add_weights(self) -> None:
+    def _weight_shapes(self) -> Iterator[WeightShape]:
+        size = self._output_size
         bound = 1 / math.sqrt(self.hidden_size)
         rows = self.gates * self.hidden_size
         for layer in range(self.num_layers):
-            inputs = self.input_size if layer == 0 else self._output_size * self._directions
+            inputs = self.input_size if layer == 0 else size * self._directions
             for reverse in (False, True)[: self._directions]:
                 part = self._part(layer, reverse)
-                self._add_weight(f"weight_ih_{part}", (rows, inputs), inputs, bound)
-                self._add_weight(
-                    f"weight_hh_{part}", (rows, self._output_size), self._output_size, bound
-                )
+                yield WeightShape(f"weight_ih_{part}", (rows, inputs), inputs, bound)
+                yield WeightShape(f"weight_hh_{part}", (rows, size), size, bound)
                 if self.bias:
-                    self._add_weight(f"bias_ih_{part}", (rows,), inputs, bound)
-                    self._add_weight(f"bias_hh_{part}", (rows,), self._output_size, bound)
+                    yield WeightShape(f"bias_ih_{part}", (rows,), inputs, bound)
+                    yield WeightShape(f"bias_hh_{part}", (rows,), size, bound)
                 if self.proj_size:
                     shape = (self.proj_size, self.hidden_size)
-                    self._add_weight(f"weight_hr_{part}", shape, self.hidden_size, bound)
+                    yield WeightShape(f"weight_hr_{part}", shape, self.hidden_size, bound)
 
     @abstractmethod
     def _cell(self, hidden: Affine, part: str) -> Cell:
@@ -174,35 +175,36 @@ class Recurrent(Layer):
 
     # -- the sequence -------------------------------------------------------------------------
 
-    def forward(self, x: Any, hx: Any = None) -> tuple[Moments, Any]:
+    def forward(self, input: Any, hx: Any = None) -> tuple[Moments, Any]:
         """Run along a sequence.
 
         Args:
-            x: Tensor or Moments (T, B, I), (B, T, I) with `batch_first`, or (T, I); or a
+            input: Tensor or Moments (T, B, I), (B, T, I) with `batch_first`, or (T, I); or a
                 `PackedSequence`, or Moments of two of them
             hx: initial state as `torch.nn` shapes it, Tensor or Moments; None for zeros
 
         Returns:
-            the output at every step, laid out as `x`, and the final state
+            the output at every step, laid out as `input`, and the final state
         """
-        x, packing = self._open(x)
-        self._check("x", x)
+        x, packing = self._open(input)
+        self._check("input", x)
         if packing is not None and x.ndim != 2:
-            raise ValueError(f"x packs sequences of {x.ndim - 1} dimensions; pack (T, I) each")
+            raise ValueError(f"input packs sequences of {x.ndim - 1} dimensions; pack (T, I) each")
         if x.ndim not in (2, 3):
             raise ValueError(
-                f"x has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, or (T, I)"
+                f"input has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, "
+                "or (T, I)"
             )
-        check_features("x", x, self.input_size, "input_size")
+        check_features("input", x, self.input_size, "input_size")
         batched = x.ndim == 3 or packing is not None
         swap = x.ndim == 3 and self.batch_first
         x = x.transpose(0, 1) if swap else x if batched else x.unsqueeze(1)
         if x.shape[0] == 0:
-            raise ValueError("x is an empty sequence; pass at least one time step")
+            raise ValueError("input is an empty sequence; pass at least one time step")
         state = self._initial_state(hx, x, batched, packing)
 
         def restore(sequence: Any) -> Any:
-            """(T, B, H) in the layout of x"""
+            """(T, B, H) in the layout of the input"""
             if packing is not None:
                 return packing.in_order(sequence)
             if not batched:
@@ -267,9 +269,9 @@ class Recurrent(Layer):
                 output, final, neurons = self._run_one(x, initial, batch_sizes, layer, reverse)
                 outputs.append(output)
                 finals.append(final)
-                if self._records is not None:
+                if self._is_recorded:
                     laid_out = {name: restore(value) for name, value in neurons.items()}
-                    self._records.append(Record(self._part(layer, reverse), laid_out, time_dim))
+                    self._record(self._part(layer, reverse), laid_out, time_dim)
             x = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
             if self.dropout and layer < self.num_layers - 1:
                 x = dropout(x, self.dropout, self.training)
@@ -281,13 +283,13 @@ class Recurrent(Layer):
         self, x: Any, state: tuple[Any, ...], batch_sizes: Tensor | None, layer: int, reverse: bool
     ) -> Trajectory:
         part = self._part(layer, reverse)
-        if self._first.redraws_every_step and (batch_sizes is not None or x.shape[0] > 1):
+        if self._redraws and (batch_sizes is not None or x.shape[0] > 1):
             return self._run_redrawing(x, state, batch_sizes, layer, reverse)
         inputs = self._affine(f"weight_ih_{part}", f"bias_ih_{part}")
         hidden = self._affine(f"weight_hh_{part}", f"bias_hh_{part}")
         return run(
             self._cell(hidden, part), x, state, input_map=inputs, backend=self.backend,
-            reverse=reverse, batch_sizes=batch_sizes, record=self._records is not None,
+            reverse=reverse, batch_sizes=batch_sizes, record=self._is_recorded,
         )  # fmt: skip
 
     def _run_redrawing(
@@ -326,7 +328,8 @@ class Recurrent(Layer):
         if isinstance(x, Moments) and isinstance(x.mean, PackedSequence):
             if not isinstance(x.var, PackedSequence) or not _same_packing(x.mean, x.var):
                 raise ValueError(
-                    "x.mean is packed but x.var is not packed alike; use spgru.pack_padded_moments"
+                    "input.mean is packed but input.var is not packed alike; "
+                    "use spgru.pack_padded_moments"
                 )
             mean, packing = _Packing.open(x.mean)
             var, _ = _Packing.open(x.var)
@@ -357,7 +360,7 @@ class Recurrent(Layer):
                 if tuple(value.shape) != expected:
                     raise ValueError(
                         f"hx ({name}) has shape {tuple(value.shape)} but must have {expected}: "
-                        "num_layers times directions, batch if x has one, state size"
+                        "num_layers times directions, batch if the input has one, state size"
                     )
                 value = value if batched else value.unsqueeze(1)
                 if packing is not None:

@@ -1,182 +1,210 @@
-"""A random parameter: what every layer is made of."""
+"""Random weights of a layer: how they are stored, named, and read.
+
+A Gaussian weight stored by moments (the default) is two parameters and a buffer of its layer:
+
+    weight_ih_l0      (rows, inputs)  the mean, with the name and shape that `torch.nn` gives it
+    spread_w_ih_l0    (rows, inputs)  log(var / starting var): 0 is "as at the start"
+    start_w_ih_l0     ()              log of the starting variance, or one for every weight
+
+`bias_hh_l0` has `spread_b_hh_l0` and `start_b_hh_l0` likewise. Everything written for a layer of
+`torch.nn` finds the means where it expects them, and whatever treats all parameters alike (weight
+decay, an initialiser for all matrices) moves variances by a bounded factor at most.
+
+Weights of other families, or stored by natural parameters, are an `nn.ParameterDict` of the
+family's raw parameters under the same name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spgru.checks import values_are_checked
-from spgru.families import Family, Parameterization
+from spgru.families import Family
 from spgru.moments import Moments
 
-__all__ = ["Weight", "at_mean", "named_weights", "parameter_groups", "sampling"]
+if TYPE_CHECKING:
+    from spgru.nn.layer import Layer
+
+__all__ = [
+    "StandardDeviation", "Weight", "WeightShape", "is_spread", "named_weights", "parameter_groups",
+    "spread_name", "start_name",
+]  # fmt: skip
+
+StandardDeviation = float | Tensor | Mapping[str, "float | Tensor"] | None
+"""One for all weights of a layer, or by the name of the weight; None for the family's default."""
+
+_SHORT = {"weight": "w", "bias": "b"}
 
 
-class Weight(nn.Module):
-    """A tensor of independent random weights of one family.
+def spread_name(name: str) -> str:
+    """`weight_ih_l0` -> `spread_w_ih_l0`"""
+    kind, separator, rest = name.partition("_")
+    return f"spread_{_SHORT[kind]}{separator}{rest}"
 
-    Stored are the family's raw parameters (for the Gaussian by moments, `mean` and `log_var`);
-    calling the object gives the moments, a draw while `sampling` is active, or the mean within
-    `at_mean`.
 
-    Args:
-        shape: shape of the tensor
-        fan_in: number of inputs summed over, which scales priors
-        bound: `torch.nn` would initialise this weight uniformly in ±bound
-        family: the family, see `spgru.families`
-        parameterization: what is stored and learned
-        std: standard deviation of every weight, None for the family's default
-    """
+def start_name(name: str) -> str:
+    """`weight_ih_l0` -> `start_w_ih_l0`"""
+    return spread_name(name).replace("spread", "start", 1)
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        fan_in: int,
-        bound: float,
-        family: Family,
-        parameterization: Parameterization,
-        std: float | None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.shape, self.fan_in, self.bound = shape, fan_in, bound
-        self.family, self.parameterization, self.std = family, parameterization, std
-        self._generator: torch.Generator | None = None
-        self._draw: Tensor | None = None
-        self._redraw = self._at_mean = False
-        initial = self._initial(torch.empty(0, device=device, dtype=dtype))
-        for name, raw in family.to_raw(initial, parameterization).items():
-            self.register_parameter(name, nn.Parameter(raw))
 
-    def _initial(self, like: Tensor) -> Moments:
-        mean = self.family.initial_mean(self.shape, self.bound, like)
-        moments = self.family.moments_of(mean, self.std, self.bound)
-        self._check_representable(moments)
-        return moments
+def is_spread(name: str) -> bool:
+    """Whether a parameter of this (dotted) name sets a variance and not a mean."""
+    last = name.rpartition(".")[2]
+    return last.startswith("spread_") or last == "log_var"
 
-    def _check_representable(self, moments: Moments) -> None:
-        self.family.check_domain("weight", moments)
-        if (
-            self.parameterization == "natural"
-            and values_are_checked(moments.var)
-            and bool((moments.var == 0).any())
-        ):
-            raise ValueError(
-                "weights of variance 0 have no natural parameters; "
-                "use parameterization='moments' or a positive weight_std"
-            )
 
-    def reset_parameters(self) -> None:
-        """Draw fresh means; standard deviations return to their initial value."""
-        self.set_(self._initial(next(self.parameters())))
+@dataclass(frozen=True)
+class WeightShape:
+    """What a layer says of a weight when it creates it."""
 
-    @torch.no_grad()
-    def set_(self, moments: Moments) -> None:
-        """Take on these moments."""
-        self._check_representable(moments)
-        for name, raw in self.family.to_raw(moments, self.parameterization).items():
-            self.get_parameter(name).copy_(raw)
+    name: str
+    shape: tuple[int, ...]
+    fan_in: int
+    """number of inputs summed over, which scales priors"""
+    bound: float
+    """`torch.nn` would initialise this weight uniformly within plus or minus this"""
+
+    @cached_property
+    def spread(self) -> str:
+        """Name of the parameter that sets the variance."""
+        return spread_name(self.name)
+
+    @cached_property
+    def start(self) -> str:
+        """Name of the buffer with the log of the starting variance."""
+        return start_name(self.name)
+
+
+class Weight(NamedTuple):
+    """One random weight of a layer."""
+
+    layer: Layer
+    spec: WeightShape
+
+    @property
+    def family(self) -> Family:
+        return self.layer.family
+
+    @property
+    def fan_in(self) -> int:
+        return self.spec.fan_in
 
     def moments(self) -> Moments:
-        return self.family.from_raw(dict(self.named_parameters()), self.parameterization)
+        return self.layer.weight_moments(self.spec.name)
 
-    def forward(self) -> Tensor | Moments:
-        if self._draw is not None:
-            return self._draw
-        if self._at_mean:
-            # A stored mean is handed out as it is: no variance is worked out beside it.
-            mean = self._parameters.get("mean")
-            return self.moments().mean if mean is None else mean
-        if self._redraw:
-            return self.family.sample(self.moments(), self._generator)
-        return self.moments()
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the weight is now one number, drawn or its mean, and no distribution."""
-        return self._at_mean or self._redraw or self._draw is not None
-
-    def like_weights(self, moments: Moments) -> Tensor:
-        """Other moments as one number each, in the way the weights are: drawn, or their mean."""
-        return moments.mean if self._at_mean else self.family.sample(moments, self._generator)
-
-    @property
-    def redraws_every_step(self) -> bool:
-        return self._redraw
-
-    def extra_repr(self) -> str:
-        return f"{tuple(self.shape)}, {self.family.name}, {self.parameterization}"
+    def set_(self, moments: Moments) -> None:
+        self.layer.set_weight_(self.spec.name, moments)
 
 
 def named_weights(module: nn.Module) -> Iterator[tuple[str, Weight]]:
-    """All random weights of a module built from our layers, each once."""
-    for name, child in module.named_modules():
-        if isinstance(child, Weight):
-            yield name, child
+    """All random weights of a module built from our layers, each once, by their dotted names."""
+    from spgru.nn.layer import Layer
 
-
-@contextmanager
-def sampling(
-    module: nn.Module, generator: torch.Generator, every_step: bool = False
-) -> Iterator[None]:
-    """Within this context the module runs with weights drawn at random instead of moments.
-
-    One draw serves the whole context, or, with `every_step`, recurrent layers draw afresh at each
-    time step. Moments that enter a layer are drawn too, so that variance a module adds between our
-    layers counts. Outputs are certain: one sample of the network that the moments describe.
-    """
-    weights = [weight for _, weight in named_weights(module)]
-    try:
-        with torch.no_grad():
-            for weight in weights:
-                weight._generator, weight._redraw = generator, every_step
-                weight._draw = (
-                    None if every_step else weight.family.sample(weight.moments(), generator)
-                )
-            yield
-    finally:
-        for weight in weights:
-            weight._generator, weight._redraw, weight._draw = None, False, None
-
-
-@contextmanager
-def at_mean(module: nn.Module) -> Iterator[None]:
-    """Within this context the module is a plain network: every weight is its mean, and certain.
-
-    It costs what a plain network costs and gives gradients of the means, so training can begin
-    here and turn to the variances later. Outputs have variance 0.
-    """
-    before = [(weight, weight._at_mean) for _, weight in named_weights(module)]
-    try:
-        for weight, _ in before:
-            weight._at_mean = True
-        yield
-    finally:
-        for weight, was in before:
-            weight._at_mean = was
+    for path, child in module.named_modules():
+        if isinstance(child, Layer):
+            for name, weight in child.weights().items():
+                yield f"{path}.{name}" if path else name, weight
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Two groups for an optimiser: what may be decayed, and what sets the weights' spread.
 
-    Weight decay pulls parameters towards 0. For a `log_var` that is a variance of 1, so the second
-    group has its decay switched off; the prior of `kl_divergence` is what should hold spreads.
+    Weight decay pulls a Gaussian weight's spread towards its starting value, which is harmless but
+    seldom meant; the prior of `kl_divergence` is what should hold spreads. The second group has
+    its decay switched off.
 
         torch.optim.AdamW(spgru.parameter_groups(model), lr=1e-3, weight_decay=0.01)
     """
+    from spgru.nn.layer import Layer
+
     spreads = {
         id(parameter)
-        for _, weight in named_weights(module)
-        for name, parameter in weight.named_parameters()
-        if name != "mean"
+        for layer in module.modules()
+        if isinstance(layer, Layer)
+        for parameter in layer.spread_parameters()
     }
     parameters = list(module.parameters())
     return [
         {"params": [p for p in parameters if id(p) not in spreads]},
         {"params": [p for p in parameters if id(p) in spreads], "weight_decay": 0.0},
     ]
+
+
+def check_standard_deviation(std: StandardDeviation) -> None:
+    if isinstance(std, Mapping):
+        for value in std.values():
+            check_standard_deviation(value)
+        return
+    if std is None:
+        return
+    if isinstance(std, Tensor):
+        if std.device.type == "meta":
+            return
+        is_valid = bool((std >= 0).all()) and bool(std.isfinite().all())
+    elif isinstance(std, (int, float)):
+        is_valid = std >= 0 and math.isfinite(std)
+    else:
+        raise TypeError(
+            f"weight_std must be a number, a Tensor or a mapping from names of weights to those, "
+            f"got {type(std).__name__}"
+        )
+    if not is_valid:
+        raise ValueError(
+            f"weight_std must be finite and not negative, got {std}; 0 gives a deterministic "
+            "network, None the default"
+        )
+
+
+def standard_deviation_of(std: StandardDeviation, spec: WeightShape) -> float | Tensor | None:
+    """That of one weight: entries of a mapping are found by name, missing ones have the default."""
+    if isinstance(std, Mapping):
+        std = std.get(spec.name)
+    if isinstance(std, Tensor):
+        try:
+            fits = torch.empty(spec.shape, device="meta").add(std.to("meta")).shape == spec.shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"weight_std has shape {tuple(std.shape)} but {spec.name} has {spec.shape}; "
+                f"pass one that broadcasts, or a mapping with a tensor for {spec.name!r}"
+            )
+    return std
+
+
+def _old_names(state: Mapping[str, Tensor]) -> list[str]:
+    names = [name.removesuffix(".mean") for name in state if name.endswith(".mean")]
+    return [name for name in names if f"{name}.log_var" in state]
+
+
+def has_old_layout(state: Mapping[str, Tensor]) -> bool:
+    """Whether this is a state dict of version 0.1, whose weights had a `mean` and a `log_var`."""
+    return bool(_old_names(state))
+
+
+def from_old_layout(state: Mapping[str, Tensor], starts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict of version 0.1 in today's layout.
+
+    Args:
+        state: the old state dict
+        starts: buffers by today's names, as the model has them now
+    """
+    old = _old_names(state)
+    new = {key: value for key, value in state.items() if key.rpartition(".")[0] not in old}
+    for name in old:
+        path, dot, last = name.rpartition(".")
+        start_key = f"{path}{dot}{start_name(last)}"
+        log_var = state[f"{name}.log_var"]
+        start = starts[start_key].to(log_var) if start_key in starts else log_var.new_zeros(())
+        # A model built with weight_std=0 starts at log 0, from which nothing can be measured.
+        start = torch.where(start.isinf(), 0.0, start)
+        new[name] = state[f"{name}.mean"]
+        new[f"{path}{dot}{spread_name(last)}"] = log_var - start
+        new[start_key] = start
+    return new

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from spgru.families import Family
-from spgru.functional import Affine, Rule, add, lerp, product
+from spgru.functional import Affine, Rule
+from spgru.functional.algebra import add, lerp, product
 from spgru.moments import Value
 from spgru.recurrent.scan import Neurons, Step, split_last
 

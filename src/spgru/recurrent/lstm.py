@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spgru.families import Family
-from spgru.functional import Affine, Rule, add, product
+from spgru.functional import Affine, Rule
+from spgru.functional.algebra import add, product
 from spgru.moments import Value, cat
 from spgru.recurrent.scan import Neurons, split_last
 

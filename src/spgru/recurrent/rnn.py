@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from spgru.families import Family
-from spgru.functional import Affine, Rule, add, relu
+from spgru.functional import Affine, Rule
+from spgru.functional.algebra import add
+from spgru.functional.rectified import relu
 from spgru.moments import Value
 from spgru.recurrent.scan import Neurons
 

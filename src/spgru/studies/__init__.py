@@ -3,8 +3,12 @@
 Imported on demand (`import spgru.studies`); `import spgru` leaves it alone.
 """
 
-from spgru.studies.reproduce import STUDIES, UnfinishedError, rebuild, reproduce
-from spgru.studies.runs import Settings
+from spgru.studies.reproduce import STUDIES, UnfinishedError, reproduce, rewrite_reports
+from spgru.studies.runs import StudyConfig
 from spgru.studies.scales import SCALES, Scale
+from spgru.studies.study import WrittenReport
 
-__all__ = ["SCALES", "STUDIES", "Scale", "Settings", "UnfinishedError", "rebuild", "reproduce"]
+__all__ = [
+    "SCALES", "STUDIES", "Scale", "StudyConfig", "UnfinishedError", "WrittenReport", "reproduce",
+    "rewrite_reports",
+]  # fmt: skip

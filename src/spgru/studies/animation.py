@@ -12,30 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spgru.moments import Moments
-from spgru.studies.pictures import COLOURS
+from spgru.reporting.pictures import COLOURS
 
 __all__ = ["Clip", "save_animation"]
 
 _ZOOM = 3
-_GAP = 4
-_HEADER = 14
-_LABEL = 90
-"""pixels to the left of a row, for its name"""
+"""Pixels of the picture for one of a frame."""
+# Sizes of the picture in its pixels: between frames, above the first row, left of each row.
+_GAP, _HEADER, _LABEL = 4, 14, 90
 
 
 class Clip(NamedTuple):
-    """One sequence and what a model made of it."""
+    """One sequence and its prediction."""
 
     seen: Tensor
-    """(S, height, width), what the model was given"""
+    """(S, height, width), the input of the model"""
     after: Tensor
-    """(T, height, width), what came then"""
+    """(T, height, width), the true frames after it"""
     prediction: Moments
     """(T, height, width)"""
 
 
 def save_animation(path: Path, clips: Mapping[str, Clip], milliseconds: int = 220) -> None:
-    """A row per clip: what is there, what is predicted, how uncertain. S + T frames.
+    """A row per clip: truth, prediction, uncertainty. S + T frames.
 
     While the model is still being shown frames, prediction and uncertainty are black.
     """
@@ -66,6 +65,7 @@ def _columns(clip: Clip, top: float) -> list[NDArray[np.float32]]:
     dark = torch.zeros_like(clip.seen)
     truth = torch.cat([clip.seen, clip.after])
     mean = torch.cat([dark, clip.prediction.mean])
+    # 1e-9 where every deviation is 0.
     std = torch.cat([dark, clip.prediction.std / max(top, 1e-9)])
     return [part.float().cpu().numpy() for part in (truth, mean, std)]
 

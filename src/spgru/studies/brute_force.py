@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spgru.nn.weight import sampling
+from spgru.nn.contexts import sampling
 
 __all__ = ["BruteForce", "brute_force"]
 
@@ -28,7 +28,7 @@ class BruteForce(NamedTuple):
 
     @property
     def ratio(self) -> Tensor:
-        """(G,) closed over true: 1 is right, below 1 too sure"""
+        """(G,) closed over true: 1 is right, below 1 too confident"""
         return self.closed / self.true
 
     @property

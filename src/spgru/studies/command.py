@@ -1,4 +1,4 @@
-"""From the words of the command line to `Settings`."""
+"""From the words of the command line to `StudyConfig`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from spgru.studies.runs import Settings
+from spgru.runtime.errors import ConfigError
+from spgru.studies.runs import StudyConfig
 from spgru.studies.scales import SCALES, Scale
-from spgru.training import ConfigError
 from spgru.training.config import parse_override
 from spgru.training.schema import from_mapping
 
-__all__ = ["make_settings"]
+__all__ = ["make_study_config"]
 
 
-def make_settings(
+def make_study_config(
     scale: str,
     *,
     output: Path,
@@ -26,7 +26,7 @@ def make_settings(
     overrides: Iterable[str],
     use: Iterable[str],
     only: Iterable[str],
-) -> Settings:
+) -> StudyConfig:
     """Args:
     scale: a key of `SCALES`
     overrides: "name=value"; names that start with "scale." are fields of the scale
@@ -43,7 +43,7 @@ def make_settings(
     for run, _, checkpoint in given:
         if not run or not checkpoint:
             raise ConfigError(f"--use {run!r} is not of the form RUN=CHECKPOINT")
-    return Settings(
+    return StudyConfig(
         scale=from_mapping(Scale, dataclasses.asdict(SCALES[scale]) | of_scale, "scale"),
         output=output,
         device=device,

@@ -14,15 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgru.reporting.tables import Row
 from spgru.studies import controlled_report
 from spgru.studies.brute_force import brute_force
 from spgru.studies.controlled_pictures import save_curves, save_pictures
 from spgru.studies.guesses import measure_guesses
+from spgru.studies.networks import Networks
 from spgru.studies.prediction import Measured, compare, parameters, predict
-from spgru.studies.runs import Member, Settings, members
+from spgru.studies.runs import Member, StudyConfig, members
 from spgru.studies.sequences import DEVIATIONS, FAMILIAR, Deviation, Pairs, controlled_pairs
 from spgru.studies.statistics import rank_correlation
-from spgru.studies.study import Results, Row, Study
+from spgru.studies.study import Study, Tables
 from spgru.training.evaluation import CONTROLLED_SETS
 
 __all__ = ["MODELS", "STUDY", "first_of", "measure_model"]
@@ -31,30 +33,28 @@ MODELS = {"controlled_sp_gru": "SP-GRU", "controlled_mc_lstm": "MC-LSTM"}
 """What the runs are called."""
 
 
-def _members(settings: Settings) -> list[Member]:
-    return members(settings, MODELS)
+def _members(config: StudyConfig) -> list[Member]:
+    return members(config, MODELS)
 
 
-def first_of(run: str, settings: Settings) -> Member:
+def first_of(run: str, config: StudyConfig) -> Member:
     """The network whose pictures are shown."""
-    return Member(run, settings.all_seeds[0])
+    return Member(run, config.all_seeds[0])
 
 
-def _all_pairs(settings: Settings, count: int) -> dict[Deviation, Pairs]:
+def _all_pairs(config: StudyConfig, count: int) -> dict[Deviation, Pairs]:
     """Test sequences of every deviation; the familiar ones stand under each kind."""
-    familiar = controlled_pairs(settings, FAMILIAR, count)
+    familiar = controlled_pairs(config, FAMILIAR, count)
     return {
-        deviation: familiar
-        if deviation.is_familiar
-        else controlled_pairs(settings, deviation, count)
+        deviation: familiar if deviation.is_familiar else controlled_pairs(config, deviation, count)
         for deviation in DEVIATIONS
     }
 
 
-def _measure(settings: Settings, folder: Path) -> Results:
-    scale = settings.scale
-    pairs = _all_pairs(settings, scale.sequences)
-    results: Results = {name: [] for name in ("models", "curves", "correlation", "audit")}
+def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
+    scale = config.scale
+    pairs = _all_pairs(config, scale.sequences)
+    results: Tables = {name: [] for name in ("models", "curves", "correlation", "audit")}
     results["canvas"] = [
         {
             "kind": deviation.kind,
@@ -65,15 +65,15 @@ def _measure(settings: Settings, folder: Path) -> Results:
         for deviation, found in pairs.items()
         for frame in range(len(found.visible))
     ]
-    results["guesses"] = measure_guesses(settings, pairs[FAMILIAR])
-    for member in _members(settings):
-        model, label = settings.load(member), MODELS[member.run]
+    results["guesses"] = measure_guesses(config, pairs[FAMILIAR])
+    for member in _members(config):
+        model, label = networks.load(member), MODELS[member.run]
         who = {"model": label, "seed": member.seed}
         results["models"].append(
             {
                 **who,
                 "parameters": parameters(model),
-                "steps": settings.steps(member),
+                "steps": networks.steps(member),
                 "draws": 0 if label == "SP-GRU" else scale.draws,
             }
         )
@@ -84,8 +84,8 @@ def _measure(settings: Settings, folder: Path) -> Results:
             sets = {d: p.seen[:, : scale.audit_sequences] for d, p in pairs.items()}
             audit = _audit(model, sets, scale.audit_draws)
             results["audit"] += [{**who, **row} for row in audit]
-    shown = settings.load(first_of("controlled_sp_gru", settings))
-    save_pictures(folder, settings, shown, pairs)
+    shown = networks.load(first_of("controlled_sp_gru", config))
+    save_pictures(folder, config, shown, pairs)
     return results
 
 
@@ -151,5 +151,5 @@ STUDY = Study(
     members=_members,
     measure=_measure,
     draw=save_curves,
-    report=controlled_report.report,
+    conclude=controlled_report.conclude,
 )

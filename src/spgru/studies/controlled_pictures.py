@@ -5,25 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from spgru.data.trajectories import CANVAS
 from spgru.models import VideoModel
+from spgru.reporting.pictures import Line, Panel, Tile, new_figure, save_frames, save_panels
+from spgru.reporting.tables import Row
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled_report import curve, seeds_of
-from spgru.studies.pictures import Cell, Line, Panel, new_figure, save_frames, save_panels
-from spgru.studies.runs import Settings
+from spgru.studies.runs import StudyConfig
 from spgru.studies.sequences import AXES, DEVIATIONS, FAMILIAR, Deviation, Pairs, path
 from spgru.studies.statistics import spread
-from spgru.studies.study import Results, Row
+from spgru.studies.study import Tables
 from spgru.training.evaluation import CONTROLLED_SETS
 
 __all__ = ["SHOWN", "save_curves", "save_pictures"]
 
 SHOWN = (11, 15, 20)
 """Frames of the pictures, the first being 1."""
+_MARGIN = 16
+"""Pixels shown around the canvas: the middle of a digit that is just outside is 14 away."""
 _FARTHEST = [Deviation(kind, values[-1]) for kind, values in CONTROLLED_SETS.items()]
 
 
 def save_pictures(
-    folder: Path, settings: Settings, model: VideoModel, pairs: dict[Deviation, Pairs]
+    folder: Path, config: StudyConfig, model: VideoModel, pairs: dict[Deviation, Pairs]
 ) -> None:
     """The first test sequence of every deviation, the paths, and the animation."""
     clips = {}
@@ -34,7 +38,7 @@ def save_pictures(
         _save_deviation(folder / f"{kind}.png", {d: c for d, c in clips.items() if d.kind == kind})
     chosen = {"familiar": clips[FAMILIAR], **{d.label: clips[d] for d in _FARTHEST}}
     save_animation(folder / "prediction.gif", chosen)
-    _save_trajectories(folder / "trajectories.png", settings)
+    _save_trajectories(folder / "trajectories.png", config)
 
 
 def _save_deviation(file: Path, clips: dict[Deviation, Clip]) -> None:
@@ -44,14 +48,14 @@ def _save_deviation(file: Path, clips: dict[Deviation, Clip]) -> None:
         first = len(clip.seen) + 1
         sources = (clip.after, clip.prediction.mean, clip.prediction.std)
         rows[deviation.label] = [
-            Cell(kind, source[frame - first])
+            Tile(kind, source[frame - first])
             for kind, source in zip(kinds.values(), sources, strict=True)
             for frame in SHOWN
         ]
     save_frames(file, [f"{name} {frame}" for name in kinds for frame in SHOWN], rows)
 
 
-def _save_trajectories(file: Path, settings: Settings) -> None:
+def _save_trajectories(file: Path, config: StudyConfig) -> None:
     """The middle of the digit: triangles where it is seen, circles where it is to be predicted."""
     by_kind = {kind: [d for d in DEVIATIONS if d.kind == kind] for kind in CONTROLLED_SETS}
     # Speeds share one line, so each has a panel of its own.
@@ -59,11 +63,13 @@ def _save_trajectories(file: Path, settings: Settings) -> None:
     figure = new_figure(3 * len(panels), 3.6)
     for deviations, axes in zip(panels, figure.subplots(1, len(panels)), strict=True):
         for deviation in deviations:
-            y, x = path(settings, deviation).T
-            (line,) = axes.plot(x[:10], y[:10], "^", markersize=3, label=deviation.label)
-            axes.plot(x[10:], y[10:], "o", color=line.get_color(), markersize=3)
+            y, x = path(config, deviation).T
+            half = len(x) // 2
+            (line,) = axes.plot(x[:half], y[:half], "^", markersize=3, label=deviation.label)
+            axes.plot(x[half:], y[half:], "o", color=line.get_color(), markersize=3)
         axes.add_patch(_canvas())
-        axes.set(xlim=(-16, 80), ylim=(80, -16), aspect="equal")
+        low, high = -_MARGIN, CANVAS + _MARGIN
+        axes.set(xlim=(low, high), ylim=(high, low), aspect="equal")
         axes.legend(fontsize="small", loc="lower left")
     figure.suptitle("Middle of the digit: triangles seen, circles to be predicted", fontsize=10)
     figure.savefig(file, dpi=110)
@@ -72,10 +78,10 @@ def _save_trajectories(file: Path, settings: Settings) -> None:
 def _canvas() -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((0, 0), 64, 64, fill=False, linewidth=0.8)
+    return Rectangle((0, 0), CANVAS, CANVAS, fill=False, linewidth=0.8)
 
 
-def save_curves(results: Results, folder: Path) -> None:
+def save_curves(results: Tables, folder: Path) -> None:
     """Variances over the familiar one, since amounts of the two models do not compare."""
     curves = results["curves"]
     panels = [

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from spgru.reporting.markdown import count, figure, number, table, yes_no
+from spgru.reporting.tables import Row
 from spgru.studies.guesses import least_error
-from spgru.studies.markdown import bullets, count, figure, number, table, yes_no
 from spgru.studies.statistics import growth, mean, rises, spread
-from spgru.studies.study import Results, Row
+from spgru.studies.study import Conclusion, Tables
 
-__all__ = ["curve", "report", "seeds_of"]
+__all__ = ["conclude", "curve", "seeds_of"]
+
+
+# Shares of the digit on the canvas; the text of the report names them as 1 % lost and 90 %.
+_WHOLE, _MOSTLY = 0.99, 0.9
+_SIMILAR = 1.1
+"""Largest ratio of two errors that count as similar; the report says "within 10 %"."""
 
 
 def seeds_of(rows: list[Row], model: str) -> list[int]:
@@ -26,16 +33,17 @@ def _ordered(rows: list[Row], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-def report(results: Results) -> str:
+def conclude(results: Tables) -> Conclusion:
     curves = results["curves"]
     models, kinds = _ordered(curves, "model"), _ordered(curves, "kind")
-    return "\n\n".join(
-        [
+    return Conclusion(
+        introduction=(
             "One digit on one straight path is all that the networks were trained on. Each number "
             "below is the predicted variance of the pixels, summed over a frame and averaged over "
-            "frames 11 to 20 and over the test sequences of a deviation.",
-            "## What was found",
-            bullets(_findings(results, models, kinds)),
+            "frames 11 to 20 and over the test sequences of a deviation."
+        ),
+        findings=_findings(results, models, kinds),
+        sections=[
             figure("curves.png", "Mean over seeds; the band is the range of all seeds"),
             "## Variance and error",
             _curve_table(curves, models, kinds),
@@ -59,11 +67,11 @@ def report(results: Results) -> str:
             "## Pictures",
             *[figure(f"{kind}.png", f"Deviating {kind}, first seed") for kind in kinds],
             figure("prediction.gif", "What is there, prediction, uncertainty"),
-        ]
+        ],
     )
 
 
-def _findings(results: Results, models: list[str], kinds: list[str]) -> list[str]:
+def _findings(results: Tables, models: list[str], kinds: list[str]) -> list[str]:
     curves = results["curves"]
     lines, contradictions = [], []
     for model in models:
@@ -86,7 +94,7 @@ def _findings(results: Results, models: list[str], kinds: list[str]) -> list[str
         "Squared error per frame on the familiar path: "
         + ", ".join(f"{m} {number(e)}" for m, e in zip(models, errors, strict=True))
         + f"; within 10 % of each other, as the paper trained them: "
-        f"{yes_no(max(errors) <= 1.1 * min(errors))}."
+        f"{yes_no(max(errors) <= _SIMILAR * min(errors))}."
     )
     bar = least_error(results)
     lines += [
@@ -179,9 +187,9 @@ def _canvas_text(rows: list[Row]) -> str:
     for kind, value in sets:
         own = [row for row in rows if (row["kind"], row["value"]) == (kind, value)]
         predicted = mean([row["visible"] for row in own if row["frame"] > len(own) // 2])
-        gone = [row["frame"] for row in own if row["visible"] < 0.99]
+        gone = [row["frame"] for row in own if row["visible"] < _WHOLE]
         lines.append([kind, value, predicted, ", ".join(map(str, gone)) or "none"])
-        if predicted < 0.9:
+        if predicted < _MOSTLY:
             lost.append(f"{kind} {number(value)} ({number(1 - predicted, 2)} lost)")
     note = (
         "A digit that leaves the canvas has fewer pixels to be uncertain about: read the sums "

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spgru.reporting.markdown import figure, number, table, yes_no
+from spgru.reporting.pictures import Line, Panel, save_panels
+from spgru.reporting.tables import Row
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled import MODELS as CONTROLLED
 from spgru.studies.controlled_report import curve
 from spgru.studies.guesses import least_error, measure_guesses
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Line, Panel, save_panels
+from spgru.studies.networks import Networks
 from spgru.studies.prediction import compare, parameters, predict
-from spgru.studies.runs import Member, Settings, members
+from spgru.studies.runs import Member, StudyConfig, members
 from spgru.studies.sequences import AXES, DEVIATIONS, FAMILIAR, controlled_pairs
 from spgru.studies.statistics import growth, rank_correlation, rises
-from spgru.studies.study import Results, Row, Study
+from spgru.studies.study import Conclusion, Study, Tables
 from spgru.training.evaluation import CONTROLLED_SETS
 
 __all__ = ["STUDY"]
@@ -26,20 +28,20 @@ MODELS = {
 }
 
 
-def _members(settings: Settings) -> list[Member]:
-    return members(settings, (), single=MODELS)
+def _members(config: StudyConfig) -> list[Member]:
+    return members(config, (), single=MODELS)
 
 
-def _measure(settings: Settings, folder: Path) -> Results:
-    results: Results = {"models": [], "curves": []}
+def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
+    results: Tables = {"models": [], "curves": []}
     clips = {}
-    for member in _members(settings):
-        model, label = settings.load(member), MODELS[member.run]
-        size = {"parameters": parameters(model), "steps": settings.steps(member)}
+    for member in _members(config):
+        model, label = networks.load(member), MODELS[member.run]
+        size = {"parameters": parameters(model), "steps": networks.steps(member)}
         results["models"].append({"model": label, "seed": member.seed, **size})
         for deviation in DEVIATIONS:
-            pairs = controlled_pairs(settings, deviation, settings.scale.sequences)
-            prediction = predict(model, pairs.seen, settings.scale.draws)
+            pairs = controlled_pairs(config, deviation, config.scale.sequences)
+            prediction = predict(model, pairs.seen, config.scale.draws)
             found = compare(prediction, pairs.after)
             who: Row = {"model": label, "seed": member.seed}
             who |= {"kind": deviation.kind, "value": deviation.value}
@@ -54,13 +56,13 @@ def _measure(settings: Settings, folder: Path) -> Results:
             )
             if deviation == FAMILIAR:
                 clips[label] = Clip(pairs.seen[:, 0], pairs.after[:, 0], prediction[:, 0])
-    familiar = controlled_pairs(settings, FAMILIAR, settings.scale.sequences)
-    results["guesses"] = measure_guesses(settings, familiar)
+    familiar = controlled_pairs(config, FAMILIAR, config.scale.sequences)
+    results["guesses"] = measure_guesses(config, familiar)
     save_animation(folder / "prediction.gif", clips)
     return results
 
 
-def _draw(results: Results, folder: Path) -> None:
+def _draw(results: Tables, folder: Path) -> None:
     models = list(dict.fromkeys(row["model"] for row in results["curves"]))
     panels = []
     for column in ("variance", "error"):
@@ -76,7 +78,7 @@ def _draw(results: Results, folder: Path) -> None:
     save_panels(folder / "curves.png", panels)
 
 
-def _report(results: Results) -> str:
+def _conclude(results: Tables) -> Conclusion:
     curves = results["curves"]
     familiar = {
         row["model"]: row
@@ -109,19 +111,20 @@ def _report(results: Results) -> str:
     columns = ("model", "kind", "value", "variance", "error", "nats", "spearman")
     guess_rows = [[row["guess"], row["error"], row["nats"]] for row in results["guesses"]]
     size_rows = [[row["model"], row["parameters"], row["steps"]] for row in results["models"]]
-    return "\n\n".join(
-        [
+    return Conclusion(
+        introduction=(
             "A state-space model of the same sequences, whose uncertainty is that of its states, "
-            "drawn; its weights are numbers. Its variance therefore need not rise off the path.",
-            "## What was found",
-            bullets(lines),
+            "drawn; its weights are numbers. Its variance therefore need not rise off the path."
+        ),
+        findings=lines,
+        sections=[
             figure("curves.png", "Variance and squared error over deviations"),
             table(columns, [[row[name] for name in columns] for row in curves]),
             "What one can say on the familiar path without a network:",
             table(["guess", "squared error", "nats per frame"], guess_rows),
             table(["model", "parameters", "steps"], size_rows),
             figure("prediction.gif", "The familiar path: what is there, prediction, uncertainty"),
-        ]
+        ],
     )
 
 
@@ -131,5 +134,5 @@ STUDY = Study(
     members=_members,
     measure=_measure,
     draw=_draw,
-    report=_report,
+    conclude=_conclude,
 )

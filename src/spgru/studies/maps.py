@@ -8,16 +8,18 @@ from typing import Any
 from torch import Tensor
 
 from spgru.moments import Moments
+from spgru.reporting.markdown import figure, number, table, yes_no
+from spgru.reporting.pictures import Line, Panel, Tile, save_frames, save_panels
+from spgru.reporting.tables import Row
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled import MODELS, first_of
 from spgru.studies.controlled_pictures import SHOWN
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
+from spgru.studies.networks import Networks
 from spgru.studies.prediction import predict
-from spgru.studies.runs import Member, Settings, members
+from spgru.studies.runs import Member, StudyConfig, members
 from spgru.studies.sequences import Deviation, controlled_pairs
 from spgru.studies.statistics import mean, rank_correlation, spread
-from spgru.studies.study import Results, Row, Study
+from spgru.studies.study import Conclusion, Study, Tables
 
 __all__ = ["STUDY", "map_correlations"]
 
@@ -25,26 +27,26 @@ DEVIATION = Deviation("angle", 30.0)
 """The paper shows maps of a path with deviating angle."""
 _OURS, _THEIRS, _BOTH = "SP-GRU with error", "MC-LSTM with error", "SP-GRU with MC-LSTM"
 _COUPLES = (_OURS, _THEIRS, _BOTH)
-"""Which maps are held against which."""
+"""Which maps are compared with which."""
 
 
-def _members(settings: Settings) -> list[Member]:
-    return members(settings, MODELS)
+def _members(config: StudyConfig) -> list[Member]:
+    return members(config, MODELS)
 
 
-def _measure(settings: Settings, folder: Path) -> Results:
-    scale = settings.scale
-    pairs = controlled_pairs(settings, DEVIATION, scale.sequences)
-    results: Results = {"correlation": []}
-    for seed in settings.all_seeds:
+def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
+    scale = config.scale
+    pairs = controlled_pairs(config, DEVIATION, scale.sequences)
+    results: Tables = {"correlation": []}
+    for seed in config.all_seeds:
         predictions = {}
         for run, label in MODELS.items():
-            model = settings.load(Member(run, seed))
+            model = networks.load(Member(run, seed))
             predictions[label] = predict(model, pairs.seen, scale.draws)
         ours, theirs = predictions.values()
         rows = map_correlations(ours, theirs, pairs.after)
         results["correlation"] += [{"seed": seed, **row} for row in rows]
-        if seed == first_of("", settings).seed:
+        if seed == first_of("", config).seed:
             _pictures(folder, pairs.seen, pairs.after, predictions)
     return results
 
@@ -78,15 +80,15 @@ def _mean_of_known(values: list[float | None]) -> float | None:
 def _pictures(
     folder: Path, seen: Tensor, after: Tensor, predictions: dict[str, Moments], sequence: int = 0
 ) -> None:
-    rows: dict[str, list[Cell]] = {}
+    rows: dict[str, list[Tile]] = {}
     for frame in SHOWN:
         t = frame - len(seen) - 1
-        rows[f"frame {frame}"] = [Cell("frame", after[t, sequence])]
+        rows[f"frame {frame}"] = [Tile("frame", after[t, sequence])]
         for prediction in predictions.values():
             picture = prediction[t, sequence]
             # Each map on its own scale: the paper compares patterns, not amounts.
             relative = picture.std / picture.std.max().clamp(min=1e-9)
-            rows[f"frame {frame}"] += [Cell("frame", picture.mean), Cell("uncertainty", relative)]
+            rows[f"frame {frame}"] += [Tile("frame", picture.mean), Tile("uncertainty", relative)]
     columns = ["truth"]
     for label in predictions:
         columns += [f"{label}\nprediction", f"{label}\nuncertainty"]
@@ -107,7 +109,7 @@ def _by_frame(rows: list[Row], name: str) -> dict[int, list[float]]:
     return frames
 
 
-def _draw(results: Results, folder: Path) -> None:
+def _draw(results: Tables, folder: Path) -> None:
     lines: dict[str, Line] = {}
     for name in _COUPLES:
         frames = _by_frame(results["correlation"], name)
@@ -118,7 +120,7 @@ def _draw(results: Results, folder: Path) -> None:
     save_panels(folder / "correlation.png", [[panel]])
 
 
-def _report(results: Results) -> str:
+def _conclude(results: Tables) -> Conclusion:
     rows = results["correlation"]
     over_frames = {
         name: [value for values in _by_frame(rows, name).values() for value in values]
@@ -137,16 +139,15 @@ def _report(results: Results) -> str:
         "Rank correlation of each map with its own network's squared error: SP-GRU "
         f"{number(means[_OURS])}, MC-LSTM {number(means[_THEIRS])}.",
     ]
-    return "\n\n".join(
-        [
-            f"Both networks see the same sequences ({DEVIATION.label}, trained on 20°).",
-            "## What was found",
-            bullets(lines),
+    return Conclusion(
+        introduction=(f"Both networks see the same sequences ({DEVIATION.label}, trained on 20°)."),
+        findings=lines,
+        sections=[
             table(["rank correlation over pixels", "mean", "least", "largest"], table_rows),
             figure("maps.png", "The same frames, each map over its largest value"),
             figure("correlation.png", "By frame; the band is the range of all seeds"),
             figure("maps.gif", "What is there, prediction, uncertainty (one scale for both)"),
-        ]
+        ],
     )
 
 
@@ -156,5 +157,5 @@ STUDY = Study(
     members=_members,
     measure=_measure,
     draw=_draw,
-    report=_report,
+    conclude=_conclude,
 )

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgru.reporting.markdown import figure, number, table, yes_no
+from spgru.reporting.pictures import Tile, new_figure, save_frames
+from spgru.reporting.tables import Row
 from spgru.studies.animation import Clip, save_animation
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Cell, new_figure, save_frames
+from spgru.studies.networks import Networks
 from spgru.studies.prediction import Measured, compare
-from spgru.studies.runs import Member, Settings, members
+from spgru.studies.runs import Member, StudyConfig, members
 from spgru.studies.statistics import auroc, ratio_error
-from spgru.studies.study import Results, Row, Study
+from spgru.studies.study import Conclusion, Study, Tables
 from spgru.studies.two_digits import PREDICTORS, digits_of
 
 __all__ = ["STUDY", "count_by_bin", "summarise"]
@@ -22,33 +24,34 @@ __all__ = ["STUDY", "count_by_bin", "summarise"]
 FAMILIAR = 2
 NUMBERS = {1: "one digit", 2: "two digits", 3: "three digits"}
 EXPECTED_RATIO = 1.5
-"""Three digits shall have at least this much more variance than two."""
+"""Three digits should have at least this many times the variance of two: 3 / 2, as lit pixels."""
 _BINS = 30
+"""Of the histogram: narrow enough to show whether the distributions overlap."""
 
 
-def _members(settings: Settings) -> list[Member]:
-    return members(settings, (), single=PREDICTORS)
+def _members(config: StudyConfig) -> list[Member]:
+    return members(config, (), single=PREDICTORS)
 
 
 @torch.no_grad()
-def _measured(model: Any, settings: Settings, digits: int) -> Measured:
+def _measured(model: Any, config: StudyConfig, digits: int) -> Measured:
     parts = []
-    for frames in digits_of(settings, digits, settings.scale.test_sequences):
+    for frames in digits_of(config, digits, config.scale.test_sequences):
         seen, after = frames.chunk(2)
         parts.append(compare(model.predict(seen), after))
     return Measured(*[torch.cat(tensors) for tensors in zip(*parts, strict=True)])
 
 
-def _measure(settings: Settings, folder: Path) -> Results:
-    results: Results = {"domains": [], "histogram": []}
+def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
+    results: Tables = {"domains": [], "histogram": []}
     clips = {}
-    for member in _members(settings):
-        model, label = settings.load(member), PREDICTORS[member.run]
-        found = {digits: _measured(model, settings, digits) for digits in NUMBERS}
+    for member in _members(config):
+        model, label = networks.load(member), PREDICTORS[member.run]
+        found = {digits: _measured(model, config, digits) for digits in NUMBERS}
         results["domains"] += [{"model": label, **row} for row in summarise(found)]
         results["histogram"] += [{"model": label, **row} for row in _histogram(found)]
         for digits, name in NUMBERS.items():
-            seen, after = next(digits_of(settings, digits, 1)).chunk(2)
+            seen, after = next(digits_of(config, digits, 1)).chunk(2)
             clip = Clip(seen[:, 0], after[:, 0], model.predict(seen)[:, 0])
             clips[f"{label}\n{name}"] = clip
     _save_maps(folder / "maps.png", clips)
@@ -107,15 +110,15 @@ def _save_maps(file: Path, clips: dict[str, Clip]) -> None:
     rows = {}
     for name, clip in clips.items():
         mean, std = clip.prediction.mean, clip.prediction.std
-        cells = [Cell("frame", clip.seen[-1])]
+        cells = [Tile("frame", clip.seen[-1])]
         for source, kind in ((clip.after, "frame"), (mean, "frame"), (std, "uncertainty")):
-            cells += [Cell(kind, source[t]) for t in frames]
+            cells += [Tile(kind, source[t]) for t in frames]
         rows[name] = cells
     names = [f"{part} {11 + t}" for part in ("truth", "mean", "uncertainty") for t in frames]
     save_frames(file, ["seen last", *names], rows)
 
 
-def _draw(results: Results, folder: Path) -> None:
+def _draw(results: Tables, folder: Path) -> None:
     models = list(dict.fromkeys(row["model"] for row in results["histogram"]))
     drawing = new_figure(5.5 * len(models), 3.2)
     for model, axes in zip(models, drawing.subplots(1, len(models), squeeze=False)[0], strict=True):
@@ -132,14 +135,14 @@ def _draw(results: Results, folder: Path) -> None:
     drawing.savefig(folder / "histogram.png", dpi=110)
 
 
-def _report(results: Results) -> str:
+def _conclude(results: Tables) -> Conclusion:
     rows = results["domains"]
     lines = []
     for row in rows:
         if row["digits"] == FAMILIAR:
             continue
         who = f"{row['model']}, {NUMBERS[row['digits']]}"
-        # Results of before have no error.
+        # Results of earlier versions have no error.
         error = row.get("ratio_error")
         of_sequences = "" if error is None else f" ± {number(error, 2)} (one standard error)"
         lines.append(
@@ -164,19 +167,20 @@ def _report(results: Results) -> str:
         "error": "squared error",
         "nats": "nats per frame",
     }
-    return "\n\n".join(
-        [
+    return Conclusion(
+        introduction=(
             "A network trained on two digits is shown one, two and three. More digits mean more "
             "lit pixels, and with them more variance of any kind; variance per predicted "
             "brightness takes that out. The paper says that three digits are recognised by "
-            "extremely high variance.",
-            "## What was found",
-            bullets(lines),
+            "extremely high variance."
+        ),
+        findings=lines,
+        sections=[
             table(list(columns.values()), [[row[name] for name in columns] for row in rows]),
             figure("histogram.png", "Test sequences by predicted variance"),
             figure("maps.png", "One sequence of each"),
             figure("prediction.gif", "What is there, prediction, uncertainty"),
-        ]
+        ],
     )
 
 
@@ -186,6 +190,6 @@ STUDY = Study(
     members=_members,
     measure=_measure,
     draw=_draw,
-    report=_report,
+    conclude=_conclude,
     divisible=True,
 )

@@ -1,4 +1,4 @@
-"""Asking any network, and how far its answer is from the truth."""
+"""Predictions of any network, and how far they are from the truth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from spgru.moments import Moments, cat
 __all__ = ["Measured", "compare", "parameters", "predict"]
 
 _AT_A_TIME = {"cpu": 5, "cuda": 20}
-"""Sequences: what a CPU's caches hold takes half the time; 20 with 50 draws are 160 MB of input."""
+"""Sequences in a batch. On a CPU 5 fit its caches and take half the time; 20 with 50 draws are
+160 MB of input."""
 
 
 @torch.no_grad()

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 from spgru.data import MovingMNISTTest
+from spgru.reporting.pictures import require_matplotlib
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.lock import locked
+from spgru.runtime.provenance import provenance
 from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
-from spgru.studies.runs import Member, Settings, Stopped, train_all
-from spgru.studies.study import Study, write_report, write_results
-from spgru.training import ConfigError, load_model
-from spgru.training.images import require_matplotlib
+from spgru.studies.networks import Networks, Stopped, train_all
+from spgru.studies.runs import Member, StudyConfig
+from spgru.studies.study import (
+    Study,
+    WrittenReport,
+    read_results,
+    write_report,
+    write_results,
+)
 from spgru.training.model import AnyModelConfig
 from spgru.training.progress import Show
-from spgru.training.provenance import provenance
-from spgru.training.storage import require_folder
 
-__all__ = ["STUDIES", "UnfinishedError", "rebuild", "reproduce"]
+__all__ = ["STUDIES", "UnfinishedError", "reproduce", "rewrite_reports"]
 
 STUDIES: dict[str, Study] = {
     module.STUDY.name: module.STUDY
@@ -41,12 +48,12 @@ class UnfinishedError(RuntimeError):
 
 def reproduce(
     names: Sequence[str],
-    settings: Settings,
+    config: StudyConfig,
     *,
     max_seconds: float | None = None,
     show: Show = "auto",
     command: str = "",
-) -> list[Path]:
+) -> list[WrittenReport]:
     """Train what the studies need and is not trained yet, then measure and report each.
 
     Args:
@@ -55,48 +62,54 @@ def reproduce(
         show: how training reports progress
         command: kept with the results
 
-    Returns:
-        the reports
-
     Raises:
         UnfinishedError: time was up, or a signal came.
-        ConfigError: something that was asked for cannot be done; told before any training.
+        ConfigError: something that was asked for cannot be done; raised before any training.
         CheckpointError: a given network does not exist, or is damaged.
+        FolderInUseError: another process works in `config.output`.
     """
     studies = [STUDIES[name] for name in names]
+    # Asked before anything is measured: a commit made meanwhile is not the one that ran.
+    origin = {"command": command, **provenance(config.torch_device)}
     for study in studies:
-        _check_part(study, settings)
-    wanted = dict.fromkeys(member for study in studies for member in study.members(settings))
-    _check(settings, names, wanted)
-    origin = {"command": command, **provenance(settings.where)}
-    stopped = train_all(settings, wanted, max_seconds, show)
-    if stopped is not None:
-        raise UnfinishedError(stopped)
-    reports = []
-    for study in studies:
-        if show != "none":
-            print(f"measuring: {study.name}", flush=True)
-        folder = settings.folder(study.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
-        results = study.measure(settings, folder)
-        seconds = round(time.perf_counter() - clock, 1)
-        write_results(study, settings, results, {**origin, "started": started, "seconds": seconds})
-        reports.append(write_report(study, folder))
-    return reports
+        _check_part(study, config)
+    wanted = dict.fromkeys(member for study in studies for member in study.members(config))
+    networks = Networks(config)
+    _check(networks, names, wanted)
+    with locked(config.output):
+        stopped = train_all(networks, wanted, max_seconds, show)
+        if stopped is not None:
+            raise UnfinishedError(stopped)
+        return [_measure(study, networks, origin, show) for study in studies]
 
 
-def _check(settings: Settings, names: Sequence[str], wanted: Iterable[Member]) -> None:
-    """All that can be wrong and can be told before hours of training."""
-    require_matplotlib("a report needs matplotlib; install it with pip install 'spgru[plot]'")
-    configs = {member.run: settings.config(member) for member in wanted}
-    for run, source in settings.given.items():
+def _measure(
+    study: Study, networks: Networks, origin: Mapping[str, Any], show: Show
+) -> WrittenReport:
+    if show != "none":
+        print(f"measuring: {study.name}", flush=True)
+    folder = networks.config.folder(study.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    tables = study.measure(networks.config, networks, folder)
+    seconds = round(time.perf_counter() - clock, 1)
+    write_results(study, networks, tables, {**origin, "started": started, "seconds": seconds})
+    return write_report(study, folder)
+
+
+def _check(networks: Networks, names: Sequence[str], wanted: Iterable[Member]) -> None:
+    """Raise for everything that can be found out before hours of training."""
+    require_matplotlib("a report")
+    config = networks.config
+    by_run = {member.run: member for member in wanted}
+    configs = {run: networks.train_config(member) for run, member in by_run.items()}
+    for run, source in config.given.items():
         if run not in configs:
             raise ConfigError(
                 f"--use {run}: {', '.join(names)} takes {', '.join(configs)}; leave it out"
             )
-        found, own = load_model(source).config.model, configs[run].model
-        if type(found) is not type(own) or _looks_back(found) != _looks_back(own):
+        found, own = networks.loaded(by_run[run]).config.model, configs[run].model
+        if type(found) is not type(own) or _reconstructs(found) != _reconstructs(own):
             raise ConfigError(
                 f"--use {run}={source}: that is a network of kind {found.kind}, and {run} one of "
                 f"kind {own.kind}"
@@ -106,37 +119,39 @@ def _check(settings: Settings, names: Sequence[str], wanted: Iterable[Member]) -
                 f"--use {run}={source}: that network reads frames of {found.height} x "
                 f"{found.width}, and the study has {own.height} x {own.width}"
             )
-    if settings.official is not None:
+    if config.official is not None:
         if two_digits.STUDY.name not in names:
             raise ConfigError(
                 f"the official file is the test set of {two_digits.STUDY.name} alone; "
                 f"leave it out for {', '.join(names)}"
             )
-        MovingMNISTTest(settings.official)
-    require_folder(settings.output)
+        MovingMNISTTest(config.official)
 
 
-def _looks_back(model: AnyModelConfig) -> bool:
+def _reconstructs(model: AnyModelConfig) -> bool:
     return model.kind == "autoencoder"
 
 
-def _check_part(study: Study, settings: Settings) -> None:
-    """Refuse runs of `settings.only` that the study does not have, or cannot do with alone."""
-    whole = study.members(dataclasses.replace(settings, only=()))
+def _check_part(study: Study, config: StudyConfig) -> None:
+    """Refuse runs of `config.only` that the study does not have, or that are not enough for it."""
+    whole = study.members(dataclasses.replace(config, only=()))
     runs = list(dict.fromkeys(member.run for member in whole))
-    for run in settings.only:
+    for run in config.only:
         if run not in runs:
             raise ConfigError(f"{study.name} has no network {run}; it has {', '.join(runs)}")
-    if settings.only and not study.divisible and set(settings.only) != set(runs):
+    if config.only and not study.divisible and set(config.only) != set(runs):
         raise ConfigError(
-            f"{study.name} holds its networks against each other and needs all of them, "
+            f"{study.name} compares its networks with each other and needs all of them, "
             f"{', '.join(runs)}; leave out --only"
         )
 
 
-def rebuild(names: Sequence[str], settings: Settings) -> list[Path]:
-    """Tables, figures and reports again from the results.json of each study; nothing is measured.
+def rewrite_reports(names: Sequence[str], config: StudyConfig) -> list[WrittenReport]:
+    """Write tables, figures and reports again from each results.json; nothing is measured.
 
     Pictures of predictions stay as they are.
     """
-    return [write_report(STUDIES[name], settings.folder(name)) for name in names]
+    for name in names:
+        read_results(config.folder(name))
+    with locked(config.output):
+        return [write_report(STUDIES[name], config.folder(name)) for name in names]

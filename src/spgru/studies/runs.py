@@ -1,8 +1,7 @@
-"""The trained networks of the studies: each trained once, in pieces if need be, used by all."""
+"""What a study is asked to do, and which trained networks that takes."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from spgru.runtime.device import choose_device
+from spgru.runtime.errors import ConfigError
 from spgru.studies.scales import Scale
-from spgru.training import ConfigError, Loaded, TrainConfig, load_config, load_model, train
-from spgru.training.config import stored_form
-from spgru.training.distributed import choose_device
-from spgru.training.progress import Show
 
-__all__ = ["CONFIGS", "Member", "Settings", "Stopped", "members", "train_all"]
+__all__ = ["CONFIGS", "Member", "StudyConfig", "members"]
 
 CONFIGS = Path(__file__).parent / "configs"
 """Training configurations by scale and run; `spgru train` on one of them is the same run."""
@@ -35,7 +32,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class StudyConfig:
     """What a study is asked to do.
 
     Args:
@@ -50,8 +47,8 @@ class Settings:
             for one run when its name comes first, as in controlled_sp_gru.mean_steps
         given: trained networks to use in place of training, by name of the run: a run's folder, a
             checkpoint, an exported file or the name of a packaged network
-        only: the runs of a study to train and measure, where it does with a part; empty for all.
-            The report of a part goes to a folder of its own
+        only: the runs of a study to train and measure, if the study can be done in part; empty for
+            all. The report of a part goes to a folder of its own
     """
 
     scale: Scale
@@ -67,7 +64,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in (*self.given, *self.only):
             if name not in self.runs:
-                raise ConfigError(f"{name!r} is no run; give one of {', '.join(self.runs)}")
+                raise ConfigError(f"{name!r} is not a run; give one of {', '.join(self.runs)}")
 
     @property
     def runs(self) -> list[str]:
@@ -79,103 +76,50 @@ class Settings:
         return tuple(range(self.scale.seeds)) if self.seeds is None else self.seeds
 
     @property
-    def where(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         return choose_device(self.device)
 
     def folder(self, study: str) -> Path:
+        """Of the report of a study."""
         return self.output / "-".join([study, self.scale.name, *sorted(set(self.only))])
 
     def run_folder(self, member: Member) -> Path:
+        """Of the training of a network."""
         return self.output / "models" / f"{self.scale.name}-{member.name}"
 
-    def config(self, member: Member) -> TrainConfig:
-        """The configuration of a training run."""
+    def overrides_of(self, member: Member) -> dict[str, Any]:
+        """Values by dotted name that replace those of the member's training configuration."""
+        common, own = {}, {}
+        for name, value in self.overrides.items():
+            first, _, rest = name.partition(".")
+            if first == member.run:
+                own[rest] = value
+            elif first not in self.runs:
+                common[name] = value
         changes = {
-            **self._overrides_of(member.run),
+            **common,
+            **own,
             "seed": member.seed,
             "device": self.device,
             "output": str(self.run_folder(member)),
         }
         if self.mnist is not None:
             changes["data.directory"] = self.mnist
-        return load_config(CONFIGS / self.scale.name / f"{member.run}.yaml", changes)
-
-    def _overrides_of(self, run: str) -> dict[str, Any]:
-        common, own = {}, {}
-        for name, value in self.overrides.items():
-            first, _, rest = name.partition(".")
-            if first == run:
-                own[rest] = value
-            elif first not in self.runs:
-                common[name] = value
-        return common | own
-
-    def load(self, member: Member) -> Any:
-        """The trained network, on the device, ready to predict."""
-        return self._loaded(member).model.to(self.where)
-
-    def steps(self, member: Member) -> int:
-        """How many the network was trained for, which need not be all of its configuration."""
-        return self._loaded(member).step
-
-    def origin(self, member: Member) -> dict[str, Any]:
-        """Steps, and commit, torch and hardware of the training where they are recorded."""
-        loaded = self._loaded(member)
-        return {"steps": loaded.step, **loaded.origin}
-
-    def _loaded(self, member: Member) -> Loaded:
-        return load_model(self.given.get(member.run, self.run_folder(member)))
-
-    def used_config(self, member: Member) -> dict[str, Any]:
-        """How the network was trained, wherever it came from."""
-        if member.run in self.given:
-            return stored_form(self._loaded(member).config)
-        return stored_form(self.config(member))
+        return changes
 
 
-def members(settings: Settings, many: Iterable[str], single: Iterable[str] = ()) -> list[Member]:
-    """The networks of a study, of the runs in `settings.only` if there are any.
+def members(config: StudyConfig, many: Iterable[str], single: Iterable[str] = ()) -> list[Member]:
+    """The networks of a study, of the runs in `config.only` if there are any.
 
     Args:
         many: runs made with every seed; one that is given is there once
         single: runs made with the first seed alone
     """
-    first = settings.all_seeds[:1]
+    first = config.all_seeds[:1]
     return [
         Member(run, seed)
-        for runs, seeds in ((many, settings.all_seeds), (single, first))
+        for runs, seeds in ((many, config.all_seeds), (single, first))
         for run in runs
-        if not settings.only or run in settings.only
-        for seed in (first if run in settings.given else seeds)
+        if not config.only or run in config.only
+        for seed in (first if run in config.given else seeds)
     ]
-
-
-class Stopped(NamedTuple):
-    """Training that did not reach its end."""
-
-    member: Member
-    step: int
-    steps: int
-    signal: int
-    """number of the signal that interrupted it, 0 when time was up"""
-
-
-def train_all(
-    settings: Settings, wanted: Iterable[Member], max_seconds: float | None, show: Show
-) -> Stopped | None:
-    """Train what is not trained yet, one network after the other.
-
-    Returns:
-        where it stopped, or None when all are trained; call again to continue
-    """
-    deadline = None if max_seconds is None else time.monotonic() + max_seconds
-    missing = [member for member in wanted if member.run not in settings.given]
-    for k, member in enumerate(missing):
-        config = settings.config(member)
-        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-        if show != "none":
-            print(f"network {k + 1} of {len(missing)}: {config.output}", flush=True)
-        result = train(config, resume=True, max_seconds=left, show=show)
-        if result.stopped != "finished":
-            return Stopped(member, result.step, config.steps, result.signal)
-    return None

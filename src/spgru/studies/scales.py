@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spgru.runtime.errors import refuse
+
 __all__ = ["SCALES", "Scale"]
 
 
@@ -16,7 +18,7 @@ class Scale:
         seeds: how many networks are trained for curves with a band, seeds 0, 1, ...
         sequences: unfamiliar test sequences for each deviation of the controlled path
         draws: networks drawn for a prediction by sampling
-        audit_sequences: on how many sequences of each deviation the variance is held against
+        audit_sequences: on how many sequences of each deviation the variance is compared with
             brute force
         audit_draws: networks drawn for that
         test_sequences: of the two-digit test set, and of each number of digits out of domain
@@ -37,10 +39,12 @@ class Scale:
     def __post_init__(self) -> None:
         # A variance over draws, or a correlation over sequences, takes two of them.
         two = ("sequences", "test_sequences", "draws", "audit_draws", "timed_draws")
-        for name, value in vars(self).items():
-            least = 2 if name in two else 1
-            if name != "name" and value < least:
-                raise ValueError(f"{name} is {value}; give at least {least}")
+        least = {name: 2 if name in two else 1 for name in vars(self) if name != "name"}
+        refuse(
+            f"{name} is {getattr(self, name)}; give at least {minimum}"
+            for name, minimum in least.items()
+            if getattr(self, name) < minimum
+        )
 
 
 SCALES = {

@@ -11,22 +11,18 @@ from torch import Tensor
 
 from spgru.data import MovingMNIST
 from spgru.data.mnist import DIGIT
-from spgru.studies.runs import Settings
-from spgru.training.evaluation import CONTROLLED_SETS
+from spgru.studies.runs import StudyConfig
+from spgru.training.evaluation import CONTROLLED_SETS, TEST_SEED
 
 __all__ = [
     "AXES",
     "DEVIATIONS",
     "FAMILIAR",
-    "TEST_SEED",
     "Deviation",
     "Pairs",
     "controlled_pairs",
     "path",
 ]
-
-TEST_SEED = 2020
-"""Every network is asked about the same sequences, of digits that training never shows."""
 
 AXES = {
     "angle": "angle in degrees",
@@ -73,23 +69,24 @@ class Pairs(NamedTuple):
     """(20,): share of the digits' brightness that is on the canvas"""
 
 
-def _data(settings: Settings, count: int, **changed: Any) -> MovingMNIST:
-    options: dict[str, Any] = {"split": "test", "seed": TEST_SEED, "directory": settings.mnist}
-    return MovingMNIST.controlled(count, device=settings.where, **changed, **options)
+def _data(config: StudyConfig, count: int, **changed: Any) -> MovingMNIST:
+    options: dict[str, Any] = {"split": "test", "seed": TEST_SEED, "directory": config.mnist}
+    return MovingMNIST.controlled(count, device=config.torch_device, **changed, **options)
 
 
-def controlled_pairs(settings: Settings, deviation: Deviation, count: int) -> Pairs:
+def controlled_pairs(config: StudyConfig, deviation: Deviation, count: int) -> Pairs:
     """The first `count` test sequences with that deviation; the digits are always the same."""
-    data = _data(settings, count, **{deviation.kind: deviation.value})
-    clean = data if deviation.kind != "noise" else _data(settings, count)
+    data = _data(config, count, **{deviation.kind: deviation.value})
+    clean = data if deviation.kind != "noise" else _data(config, count)
     digits = torch.from_numpy(clean.layout(0).digits[:, 0]).to(clean.device)
     whole = clean.images[digits].double().sum() / 255
     frames = clean.batch(0)
     visible = frames.double().sum((1, 2, 3)) / whole
-    return Pairs(data.batch(0)[:10], frames[10:], visible.cpu())
+    half = len(frames) // 2
+    return Pairs(data.batch(0)[:half], frames[half:], visible.cpu())
 
 
-def path(settings: Settings, deviation: Deviation) -> NDArray[np.float64]:
+def path(config: StudyConfig, deviation: Deviation) -> NDArray[np.float64]:
     """The middle of the digit in every frame, (20, 2), (y, x) in pixels."""
-    corners = _data(settings, 1, **{deviation.kind: deviation.value}).layout(0).corners
+    corners = _data(config, 1, **{deviation.kind: deviation.value}).layout(0).corners
     return corners[:, 0, 0].astype(np.float64) + DIGIT / 2

@@ -13,20 +13,23 @@ from torch import Tensor
 
 from spgru.baselines import Deterministic, MCDropoutLSTM
 from spgru.moments import Moments
+from spgru.reporting.markdown import figure, number, table, yes_no
+from spgru.reporting.pictures import new_figure
+from spgru.runtime.device import synchronize
+from spgru.runtime.memory import peak_bytes
+from spgru.runtime.precision import float32_products
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled import MODELS, first_of
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.memory import peak_bytes
-from spgru.studies.pictures import new_figure
+from spgru.studies.networks import Networks
 from spgru.studies.prediction import parameters
-from spgru.studies.runs import Member, Settings, members
+from spgru.studies.runs import Member, StudyConfig, members
 from spgru.studies.sequences import FAMILIAR, controlled_pairs
-from spgru.studies.study import Results, Study
-from spgru.training.step import multiplying
+from spgru.studies.study import Conclusion, Study, Tables
 
 __all__ = ["STUDY", "predict_in_a_loop", "time_calls"]
 
 SEQUENCES = 30
+"""As in the paper's comparison."""
 PAPER_RATIO = 40 / 3
 """Seconds of MC-LSTM with 50 draws over seconds of SP-GRU, for 30 sequences, as published."""
 _OURS, _FOLDED, _MASKED, _LOOPED, _PLAIN = (
@@ -39,8 +42,8 @@ _OURS, _FOLDED, _MASKED, _LOOPED, _PLAIN = (
 _SAMPLING = (_FOLDED, _MASKED, _LOOPED)
 
 
-def _members(settings: Settings) -> list[Member]:
-    return members(settings, (), single=MODELS)
+def _members(config: StudyConfig) -> list[Member]:
+    return members(config, (), single=MODELS)
 
 
 def predict_in_a_loop(model: MCDropoutLSTM, seen: Tensor, draws: int) -> Moments:
@@ -54,17 +57,17 @@ def predict_in_a_loop(model: MCDropoutLSTM, seen: Tensor, draws: int) -> Moments
 
 
 def _contestants(
-    settings: Settings, seen: Tensor
+    config: StudyConfig, networks: Networks, seen: Tensor
 ) -> dict[str, tuple[torch.nn.Module, Callable[[], Moments]]]:
     """Networks, and one prediction of each."""
-    draws = settings.scale.timed_draws
-    ours, masked = (settings.load(first_of(run, settings)) for run in MODELS)
+    draws = config.scale.timed_draws
+    ours, masked = (networks.load(first_of(run, config)) for run in MODELS)
     # Same weights, but fused layers: the fastest form of the method.
     folded = MCDropoutLSTM(
         masked.hidden_size, masked.num_layers, masked.dropout, recurrent_dropout=False
-    ).to(settings.where)
+    ).to(config.torch_device)
     folded.load_state_dict(masked.state_dict())
-    plain = Deterministic(ours.config.hidden_size, ours.config.num_layers).to(settings.where)
+    plain = Deterministic(ours.config.hidden_size, ours.config.num_layers).to(config.torch_device)
     return {
         _OURS: (ours, lambda: ours.predict(seen)),
         _FOLDED: (folded, lambda: folded.predict(seen, draws=draws)),
@@ -79,34 +82,29 @@ def time_calls(work: Callable[[], Any], count: int, device: torch.device) -> lis
     work()
     seconds = []
     for _ in range(count):
-        _wait(device)
+        synchronize(device)
         start = time.perf_counter()
         work()
-        _wait(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - start)
     return seconds
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 @torch.no_grad()
-def _measure(settings: Settings, folder: Path) -> Results:
-    device = settings.where
-    pairs = controlled_pairs(settings, FAMILIAR, SEQUENCES)
+def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
+    device = config.torch_device
+    pairs = controlled_pairs(config, FAMILIAR, SEQUENCES)
     rows = []
     clips = {}
-    for name, (model, work) in _contestants(settings, pairs.seen).items():
+    for name, (model, work) in _contestants(config, networks, pairs.seen).items():
         # TF32 where a GPU has it, as in training: what one would use.
-        with multiplying("tf32"):
-            seconds = time_calls(work, settings.scale.timed, device)
+        with float32_products(tf32=True):
+            seconds = time_calls(work, config.scale.timed, device)
         rows.append(
             {
                 "what": name,
                 "parameters": parameters(model),
-                "draws": settings.scale.timed_draws if name in _SAMPLING else 1,
+                "draws": config.scale.timed_draws if name in _SAMPLING else 1,
                 "seconds": statistics.median(seconds),
                 "least": min(seconds),
                 "largest": max(seconds),
@@ -119,7 +117,7 @@ def _measure(settings: Settings, folder: Path) -> Results:
     return {"cost": rows}
 
 
-def _draw(results: Results, folder: Path) -> None:
+def _draw(results: Tables, folder: Path) -> None:
     rows = results["cost"][::-1]
     names = [row["what"] for row in rows]
     drawing = new_figure(11, 2.8)
@@ -131,7 +129,7 @@ def _draw(results: Results, folder: Path) -> None:
     drawing.savefig(folder / "cost.png", dpi=110)
 
 
-def _report(results: Results) -> str:
+def _conclude(results: Tables) -> Conclusion:
     rows = {row["what"]: row for row in results["cost"]}
     ours = rows[_OURS]
     ratios = {name: row["seconds"] / ours["seconds"] for name, row in rows.items()}
@@ -163,17 +161,18 @@ def _report(results: Results) -> str:
         for name, row in rows.items()
     ]
     header = ["", "parameters", "draws", "ms, median", "range", "MB at the peak", "over SP-GRU"]
-    return "\n\n".join(
-        [
+    return Conclusion(
+        introduction=(
             f"One prediction of 10 frames for {SEQUENCES} sequences, in one process, after a "
             "warm-up, in float32 (a GPU may multiply in TF32). Ratios travel between machines, "
-            "times do not.",
-            "## What was found",
-            bullets(lines),
+            "times do not."
+        ),
+        findings=lines,
+        sections=[
             table(header, cells),
             figure("cost.png", "Time and memory of one prediction, on logarithmic scales"),
             figure("prediction.gif", "What both computed: prediction and uncertainty"),
-        ]
+        ],
     )
 
 
@@ -183,5 +182,5 @@ STUDY = Study(
     members=_members,
     measure=_measure,
     draw=_draw,
-    report=_report,
+    conclude=_conclude,
 )

@@ -2,68 +2,87 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from spgru.studies.markdown import table
-from spgru.studies.runs import Member, Settings
-from spgru.training.storage import write_whole
+from spgru.reporting.markdown import bullets, table
+from spgru.reporting.tables import Row, to_csv
+from spgru.runtime.storage import write_whole
+from spgru.studies.networks import Networks
+from spgru.studies.runs import Member, StudyConfig
 
 __all__ = [
-    "RESULTS", "Results", "Row", "Study", "findings", "read_results", "write_report",
+    "RESULTS", "Conclusion", "Study", "Tables", "WrittenReport", "read_results", "write_report",
     "write_results",
 ]  # fmt: skip
 
 RESULTS = "results.json"
 
-Row = dict[str, Any]
-"""Names and plain values: a line of a table."""
-Results = dict[str, list[Row]]
+Tables = dict[str, list[Row]]
 """All numbers of a study, as tables by name."""
 
 
 @dataclass(frozen=True)
+class Conclusion:
+    """What the numbers of a study say."""
+
+    introduction: str
+    """what was done"""
+    findings: list[str]
+    """a sentence each"""
+    sections: list[str]
+    """tables, figures and text that follow, in Markdown"""
+
+    def to_markdown(self) -> str:
+        found = ["## What was found", bullets(self.findings)]
+        return "\n\n".join([self.introduction, *found, *self.sections])
+
+
+class WrittenReport(NamedTuple):
+    path: Path
+    findings: list[str]
+
+
+@dataclass(frozen=True)
 class Study:
-    """One experiment of the paper. Training comes before, see `spgru.studies.runs`."""
+    """One experiment of the paper. Training comes before, see `spgru.studies.networks`."""
 
     name: str
     title: str
-    members: Callable[[Settings], list[Member]]
+    members: Callable[[StudyConfig], list[Member]]
     """the trained networks it needs"""
-    measure: Callable[[Settings, Path], Results]
+    measure: Callable[[StudyConfig, Networks, Path], Tables]
     """all numbers; also leaves the pictures that need a network in the folder"""
-    draw: Callable[[Results, Path], None]
+    draw: Callable[[Tables, Path], None]
     """figures that need the numbers alone"""
-    report: Callable[[Results], str]
-    """what was found, from the numbers alone, in Markdown"""
+    conclude: Callable[[Tables], Conclusion]
+    """what was found, from the numbers alone"""
     divisible: bool = False
-    """whether some of its networks make a report; else it holds them against each other"""
+    """whether some of its networks make a report; otherwise it compares them with each other"""
 
 
 def write_results(
-    study: Study, settings: Settings, results: Results, origin: Mapping[str, Any]
+    study: Study, networks: Networks, tables: Tables, origin: Mapping[str, Any]
 ) -> None:
     """results.json, with everything that made it, and the configurations as files of their own."""
-    folder = settings.folder(study.name)
-    members = study.members(settings)
-    configs = {member.name: settings.used_config(member) for member in members}
-    for name, config in configs.items():
+    folder = networks.config.folder(study.name)
+    members = study.members(networks.config)
+    configs = {member.name: networks.used_config(member) for member in members}
+    for name, content in configs.items():
         # JSON is YAML: `spgru train` takes these files.
-        _write_json(folder / "configs" / f"{name}.json", config)
+        _write_json(folder / "configs" / f"{name}.json", content)
     document = {
         "study": study.name,
-        "scale": asdict(settings.scale),
+        "scale": asdict(networks.config.scale),
         "seeds": sorted({member.seed for member in members}),
         **origin,
-        "trained": {member.name: settings.origin(member) for member in members},
+        "trained": {member.name: networks.origin(member) for member in members},
         "configs": configs,
-        "results": _without_nan(results),
+        "results": _without_nan(tables),
     }
     _write_json(folder / RESULTS, document)
 
@@ -73,15 +92,15 @@ def _write_json(path: Path, content: Any) -> None:
     write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
-def _without_nan(results: Results) -> Results:
-    """JSON has neither NaN nor infinity: what cannot be told is null."""
+def _without_nan(tables: Tables) -> Tables:
+    """NaN and infinity become None, since JSON has neither."""
 
     def plain(value: Any) -> Any:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     return {
         name: [{key: plain(value) for key, value in row.items()} for row in rows]
-        for name, rows in results.items()
+        for name, rows in tables.items()
     }
 
 
@@ -103,39 +122,28 @@ def read_results(folder: Path) -> dict[str, Any]:
     return document
 
 
-def write_report(study: Study, folder: Path) -> Path:
-    """Tables as CSV, figures and report.md, from results.json alone.
-
-    Returns:
-        path of the report
-    """
+def write_report(study: Study, folder: Path) -> WrittenReport:
+    """Tables as CSV, figures and report.md, from results.json alone."""
     document = read_results(folder)
-    results: Results = document["results"]
-    for name, rows in results.items():
-        write_whole(folder / f"{name}.csv", _csv(rows).encode())
-    study.draw(results, folder)
-    tables = ", ".join(f"[{name}.csv]({name}.csv)" for name in results)
+    tables: Tables = document["results"]
+    for name, rows in tables.items():
+        text = to_csv(rows, list(rows[0])) if rows else ""
+        write_whole(folder / f"{name}.csv", text.encode())
+    study.draw(tables, folder)
+    conclusion = study.conclude(tables)
+    files = ", ".join(f"[{name}.csv]({name}.csv)" for name in tables)
     parts = [
         f"# {study.title}",
-        study.report(results).strip(),
+        conclusion.to_markdown(),
         "## How this was made",
         _origin(document),
         *_trained(document),
-        f"All numbers: {tables}; together with all settings: [{RESULTS}]({RESULTS}). "
+        f"All numbers: {files}; together with all settings: [{RESULTS}]({RESULTS}). "
         "Training configurations: [configs](configs).",
     ]
     path = folder / "report.md"
     write_whole(path, ("\n\n".join(parts) + "\n").encode())
-    return path
-
-
-def _csv(rows: list[Row]) -> str:
-    buffer = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return buffer.getvalue()
+    return WrittenReport(path, conclusion.findings)
 
 
 def _origin(document: Mapping[str, Any]) -> str:
@@ -158,14 +166,3 @@ def _trained(document: Mapping[str, Any]) -> list[str]:
         for name, origin in document["trained"].items()
     ]
     return ["Networks, and what they were trained with:", table(["", *wanted], rows)]
-
-
-def findings(report: Path) -> list[str]:
-    """The first list of a report: what was found."""
-    found: list[str] = []
-    for line in report.read_text(encoding="utf-8").splitlines():
-        if line.startswith("- "):
-            found.append(line[2:])
-        elif found:
-            break
-    return found

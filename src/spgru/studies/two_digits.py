@@ -17,14 +17,16 @@ from spgru.data import MovingMNIST
 from spgru.functional import sigmoid
 from spgru.metrics import cross_entropy_per_frame
 from spgru.moments import Moments
+from spgru.reporting.markdown import figure, number, table, yes_no
+from spgru.reporting.pictures import Line, Panel, Tile, save_frames, save_panels
+from spgru.reporting.tables import Row
 from spgru.studies.animation import Clip, save_animation
 from spgru.studies.brute_force import brute_force
-from spgru.studies.markdown import bullets, figure, number, table, yes_no
-from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
+from spgru.studies.networks import Networks
 from spgru.studies.prediction import parameters
-from spgru.studies.runs import Member, Settings, members
+from spgru.studies.runs import Member, StudyConfig, members
 from spgru.studies.statistics import growth, rank_correlation, rises
-from spgru.studies.study import Results, Row, Study
+from spgru.studies.study import Conclusion, Study, Tables
 from spgru.training.evaluation import evaluation_sets, unseen
 
 __all__ = ["MODELS", "PREDICTORS", "STUDY", "digits_of", "evaluation_set", "score_tasks"]
@@ -41,36 +43,38 @@ PUBLISHED = {
     "Video ladder network (Cricri et al.)": 187.7,
     "Differentiable memory (Patraucean et al.)": 179.8,
 }
-"""Nats per frame of predicted frames, as published."""
+"""Nats per predicted frame, as published."""
 LIMITS = {"constant mean of every pixel": 674.0, "floor of any open-loop predictor": 114.6}
+"""Nats per frame of the best constant frame, and those that no predictor can go below."""
 PAPER = PUBLISHED["SP-GRU (the paper)"]
 _AT_A_TIME = {"cpu": 50, "cuda": 200}
-"""sequences"""
+"""Sequences in a batch; 200 of 20 frames are 66 MB."""
 
 
-def _members(settings: Settings) -> list[Member]:
-    return members(settings, (), single=MODELS)
+def _members(config: StudyConfig) -> list[Member]:
+    return members(config, (), single=MODELS)
 
 
-def digits_of(settings: Settings, digits: int, count: int) -> Iterator[Tensor]:
+def digits_of(config: StudyConfig, digits: int, count: int) -> Iterator[Tensor]:
     """`count` test sequences by the official protocol, in batches (20, B, 64, 64)."""
-    size, where = _AT_A_TIME[settings.where.type], settings.where
-    return unseen(MovingMNIST, count, size, where, settings.mnist, digits=digits)
+    size, where = _AT_A_TIME[config.torch_device.type], config.torch_device
+    return unseen(MovingMNIST, count, size, where, config.mnist, digits=digits)
 
 
-def evaluation_set(settings: Settings) -> tuple[str, Iterator[Tensor]]:
+def evaluation_set(config: StudyConfig) -> tuple[str, Iterator[Tensor]]:
     """Name and batches (20, B, 64, 64) of the sequences that networks are scored on.
 
     The official file where it is given; else the regenerated test set, or of a user's own digits
     sequences made the same way.
     """
-    count, size = settings.scale.test_sequences, _AT_A_TIME[settings.where.type]
-    own = settings.mnist if settings.official is None else None
-    return next(evaluation_sets("two-digits", count, size, settings.where, settings.official, own))
+    device, official = config.torch_device, config.official
+    count, size = config.scale.test_sequences, _AT_A_TIME[device.type]
+    own = config.mnist if official is None else None
+    return next(evaluation_sets("two-digits", count, size, device, official, own))
 
 
 def _answers(model: Any, seen: Tensor, after: Tensor) -> dict[str, tuple[Moments, Tensor]]:
-    """Pixels and their target for all that a model gives, nearest in time first."""
+    """Pixels and target of each task that a model solves, nearest in time first."""
     future, reconstruction = model(seen)
     found = {}
     if future is not None:
@@ -82,7 +86,7 @@ def _answers(model: Any, seen: Tensor, after: Tensor) -> dict[str, tuple[Moments
 
 @torch.no_grad()
 def score_tasks(model: Any, batches: Iterator[Tensor]) -> tuple[list[Row], list[Row]]:
-    """Scores of everything a model gives, and its variance and error by distance in time.
+    """Scores of each task that a model solves, and variance and error by distance in time.
 
     Args:
         batches: (2 T, B, height, width), the first half the input
@@ -112,26 +116,26 @@ def score_tasks(model: Any, batches: Iterator[Tensor]) -> tuple[list[Row], list[
     return scores, by_distance
 
 
-def _measure(settings: Settings, folder: Path) -> Results:
-    results: Results = {"scores": [], "by_distance": [], "audit": [], "audit_by_distance": []}
+def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
+    results: Tables = {"scores": [], "by_distance": [], "audit": [], "audit_by_distance": []}
     clips = {}
-    example = next(digits_of(settings, 2, 1))
-    audited = next(digits_of(settings, 2, settings.scale.audit_sequences)).chunk(2)[0]
-    for member in _members(settings):
-        model, label = settings.load(member), MODELS[member.run]
-        name, batches = evaluation_set(settings)
+    example = next(digits_of(config, 2, 1))
+    audited = next(digits_of(config, 2, config.scale.audit_sequences)).chunk(2)[0]
+    for member in _members(config):
+        model, label = networks.load(member), MODELS[member.run]
+        name, batches = evaluation_set(config)
         scores, by_distance = score_tasks(model, batches)
-        size = {"parameters": parameters(model), "steps": settings.steps(member)}
+        size = {"parameters": parameters(model), "steps": networks.steps(member)}
         results["scores"] += [{"model": label, "set": name, **size, **row} for row in scores]
         results["by_distance"] += [{"model": label, **row} for row in by_distance]
-        audit, frames = _audit(model, audited, settings.scale.audit_draws)
+        audit, frames = _audit(model, audited, config.scale.audit_draws)
         results["audit"].append({"model": label, **audit})
         results["audit_by_distance"] += [{"model": label, **row} for row in frames]
         with torch.no_grad():
             answers = _answers(model, *example.chunk(2))
         for task, (pixels, target) in answers.items():
             _save_task(folder / f"{member.run}_{task}.png", pixels[:, 0], target[:, 0], task)
-        # What comes after what was seen: the future, or from an autoencoder the way back.
+        # A predictor shows the future, an autoencoder its input in reverse.
         pixels, target = next(iter(answers.values()))
         clips[label] = Clip(example[: len(target), 0], target[:, 0], pixels[:, 0])
     save_animation(folder / "prediction.gif", clips)
@@ -162,9 +166,9 @@ def _save_task(file: Path, pixels: Moments, target: Tensor, task: str) -> None:
     """(T, height, width) both"""
     sign, first = ("+", 1) if task == "prediction" else ("-", 0)
     rows = {
-        "truth": [Cell("frame", frame) for frame in target],
-        "mean": [Cell("frame", frame) for frame in pixels.mean],
-        "uncertainty": [Cell("uncertainty", frame) for frame in pixels.std],
+        "truth": [Tile("frame", frame) for frame in target],
+        "mean": [Tile("frame", frame) for frame in pixels.mean],
+        "uncertainty": [Tile("uncertainty", frame) for frame in pixels.std],
     }
     save_frames(file, [f"{sign}{t + first}" for t in range(len(target))], rows)
 
@@ -178,7 +182,7 @@ def _curves(rows: list[Row], column: str) -> dict[str, list[float]]:
     return curves
 
 
-def _draw(results: Results, folder: Path) -> None:
+def _draw(results: Tables, folder: Path) -> None:
     panels = []
     for rows, column, title in (
         ("by_distance", "variance", "variance of a frame"),
@@ -193,7 +197,7 @@ def _draw(results: Results, folder: Path) -> None:
     save_panels(folder / "by_distance.png", [panels])
 
 
-def _report(results: Results) -> str:
+def _conclude(results: Tables) -> Conclusion:
     scores = results["scores"]
     entries: list[list[object]] = [[name, "published", nats] for name, nats in PUBLISHED.items()]
     entries += [[name, "limit", nats] for name, nats in LIMITS.items()]
@@ -230,12 +234,13 @@ def _report(results: Results) -> str:
         for row in scores
         if row["model"] == label
     ]
-    return "\n\n".join(
-        [
+    return Conclusion(
+        introduction=(
             f"Cross entropy of the predicted mean in nats per frame. Test set: {scores[0]['set']}. "
-            "A regenerated one follows the official protocol.",
-            "## What was found",
-            bullets(lines),
+            "A regenerated one follows the official protocol."
+        ),
+        findings=lines,
+        sections=[
             table(["model", "", "nats per frame"], cells),
             "Spearman's is the rank correlation of predicted variance and squared error over the "
             "sequences.",
@@ -247,7 +252,7 @@ def _report(results: Results) -> str:
             figure("by_distance.png", "Variance and squared error by distance in time"),
             *pictures,
             figure("prediction.gif", "What is there, prediction, uncertainty"),
-        ]
+        ],
     )
 
 
@@ -261,6 +266,6 @@ STUDY = Study(
     members=_members,
     measure=_measure,
     draw=_draw,
-    report=_report,
+    conclude=_conclude,
     divisible=True,
 )

@@ -3,6 +3,8 @@
 Imported on demand (`import spgru.training`); `import spgru` leaves it alone.
 """
 
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.lock import FolderInUseError
 from spgru.training.checkpoint import CheckpointError, CheckpointWarning
 from spgru.training.config import (
     DataConfig,
@@ -16,13 +18,13 @@ from spgru.training.export import Loaded, export, load_exported, load_model
 from spgru.training.loop import Result, train
 from spgru.training.packaged import packaged_names
 from spgru.training.run import TrainingError
-from spgru.training.schema import ConfigError
 
 __all__ = [
     "CheckpointError",
     "CheckpointWarning",
     "ConfigError",
     "DataConfig",
+    "FolderInUseError",
     "Loaded",
     "OptimizerConfig",
     "Result",

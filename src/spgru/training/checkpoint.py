@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from torch import Tensor
 
-from spgru.training.storage import remove_leftovers, sha256, sync_folder, write_whole
+from spgru.runtime.storage import remove_leftovers, sha256, sync_folder, write_whole
 
 __all__ = [
     "Checkpoint",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 FORMAT = "spgru-checkpoint-1"
-# A full disk, a quota, a limit on file size, a failing disk: what training may outlive.
+# A full disk, a quota, a limit on file size, a failing disk: training continues after these.
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -48,7 +48,7 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint was passed over, or could not be written while training goes on."""
+    """A damaged checkpoint was skipped, or one could not be written while training continues."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
     """"name of the parameter/name of the moment" -> tensor"""
     origin: dict[str, str] = field(default_factory=dict)
-    """`spgru.training.provenance.origin` of the process that wrote it; empty if not recorded"""
+    """`spgru.runtime.provenance.origin` of the process that wrote it; empty if not recorded"""
 
 
 def _paths(folder: Path, step: int) -> tuple[Path, Path]:
@@ -78,7 +78,7 @@ def _paths(folder: Path, step: int) -> tuple[Path, Path]:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Steps with a checkpoint, oldest first. They may turn out to be damaged."""
+    """Steps with a checkpoint, oldest first; not checked for damage."""
     matches = (re.fullmatch(r"step-(\d{8,})\.json", path.name) for path in folder.glob("*.json"))
     return sorted(int(match[1]) for match in matches if match)
 
@@ -106,7 +106,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 2) -> Path:
             path = _write(folder, checkpoint)
         except OSError as again:
             raise _unwritable(folder, checkpoint.step, again) from again
-    # A later step than the one just written belongs to a history that was given up.
+    # Checkpoints of later steps are from a run that was rolled back.
     steps = saved_steps(folder)
     kept = [step for step in steps if step <= checkpoint.step][-keep:]
     _remove(folder, [step for step in steps if step not in kept])
@@ -167,7 +167,7 @@ def _remove(folder: Path, steps: list[int]) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Remove what a write that was cut short has left."""
+    """Remove incomplete files of a write that was interrupted."""
     remove_leftovers(folder)
     known = {_paths(folder, step)[0] for step in saved_steps(folder)}
     for path in folder.glob("step-*.safetensors"):
@@ -204,8 +204,8 @@ def load(path: Path) -> Checkpoint:
         )
     try:
         tensors = read_tensors(data)
-    except SafetensorError as error:  # only where someone rewrote the JSON to match
-        raise CheckpointError(f"{tensors_path} is no safetensors file ({error})") from error
+    except SafetensorError as error:  # possible only if the SHA-256 in the JSON was changed too
+        raise CheckpointError(f"{tensors_path} is not a safetensors file ({error})") from error
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
@@ -222,7 +222,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no checkpoint of this version ({FORMAT})")
+        raise CheckpointError(f"{path} is not a checkpoint of this version ({FORMAT})")
     if document.pop("sha256", None) != _digest(document):
         raise CheckpointError(f"{path} is damaged (SHA-256 differs)")
     return document
@@ -238,7 +238,7 @@ def _is_sound(path: Path) -> bool:
 
 
 def load_newest(folder: Path) -> Checkpoint:
-    """The newest sound checkpoint of a folder; damaged ones are passed over with a warning.
+    """The newest sound checkpoint of a folder; damaged ones are skipped with a warning.
 
     Raises:
         CheckpointError: there is no sound one.

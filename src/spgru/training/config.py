@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from spgru.models import ModelConfig
 from spgru.objectives import Objective
+from spgru.runtime.errors import ConfigError, refuse
 from spgru.training.model import AnyModelConfig
-from spgru.training.schema import ConfigError, flatten, from_mapping, to_mapping
+from spgru.training.schema import flatten, from_mapping, to_mapping
 from spgru.training.strict_yaml import parse_value, read_yaml
 
 __all__ = [
@@ -25,10 +26,12 @@ __all__ = [
 ]
 
 
-def _at_least(minimum: float, **values: float) -> None:
-    for name, value in values.items():
+def _below(minimum: float, config: Any, *names: str) -> Iterator[str]:
+    """A problem for each of these fields that is less than `minimum`."""
+    for name in names:
+        value = getattr(config, name)
         if not value >= minimum:
-            raise ValueError(f"{name} is {value}; give at least {minimum:g}")
+            yield f"{name} is {value}; give at least {minimum:g}"
 
 
 @dataclass(frozen=True)
@@ -82,23 +85,22 @@ class OptimizerConfig:
     spread_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least(
-            0,
-            lr=self.lr,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            rest_rate=self.rest_rate,
-            spread_rate=self.spread_rate,
-        )
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from _below(0, self, "lr", "eps", "weight_decay", "rest_rate", "spread_rate")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give a number in [0, 1)")
+                yield f"{name} is {getattr(self, name)}; give a number in [0, 1)"
         if self.name == "adam" and self.weight_decay:
-            raise ValueError(f"weight_decay is {self.weight_decay}; only adamw and muon have one")
+            yield f"weight_decay is {self.weight_decay}; only adamw and muon have one"
         if self.name != "muon" and self.rest_rate != 1:
-            raise ValueError(f"rest_rate is {self.rest_rate}; it is for muon, which leaves a rest")
+            yield (
+                f"rest_rate is {self.rest_rate}; only muon has it, for the parameters that it "
+                "leaves to adamw"
+            )
         if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip is {self.clip}; give a positive number, or null for none")
+            yield f"clip is {self.clip}; give a positive number, or null for none"
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,12 @@ class ScheduleConfig:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        _at_least(0, warmup=self.warmup)
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from _below(0, self, "warmup")
         if not 0 <= self.final <= 1:
-            raise ValueError(f"final is {self.final}; give a number in [0, 1]")
+            yield f"final is {self.final}; give a number in [0, 1]"
 
 
 @dataclass(frozen=True)
@@ -138,8 +143,8 @@ class TrainConfig:
             same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32
         cuda_graph: capture the whole step in a CUDA graph; `"auto"` does on one GPU
         compile: `torch.compile` of the loss; unrolled over time, it takes minutes to start
-        cudnn_benchmark: let cuDNN try its convolutions and take the fastest; what it takes may
-            differ from one call to the next, so that a resumed run is not the same to the bit
+        cudnn_benchmark: let cuDNN try its convolutions and take the fastest; its choice may
+            differ between calls, so that a resumed run is not the same to the bit
         output: folder of checkpoints, metrics and images
         checkpoint_every: steps between checkpoints; the last step is always kept
         keep: checkpoints to keep
@@ -176,36 +181,30 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        _at_least(
-            1,
-            batch_size=self.batch_size,
-            steps=self.steps,
-            checkpoint_every=self.checkpoint_every,
-            keep=self.keep,
-            log_every=self.log_every,
-            validate_sequences=self.validate_sequences,
-        )
-        _at_least(
-            0, seed=self.seed, image_every=self.image_every, validate_every=self.validate_every
-        )
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from _below(
+            1, self, "batch_size", "steps", "checkpoint_every", "keep", "log_every",
+            "validate_sequences",
+        )  # fmt: skip
+        yield from _below(0, self, "seed", "image_every", "validate_every")
         if self.schedule.warmup > self.steps:
-            raise ValueError(
+            yield (
                 f"schedule.warmup is {self.schedule.warmup} but steps is {self.steps}; "
                 "warm up within the run"
             )
         if not 0 <= self.mean_steps <= self.steps:
-            raise ValueError(
-                f"mean_steps is {self.mean_steps}; give a number from 0 to steps, {self.steps}"
-            )
+            yield f"mean_steps is {self.mean_steps}; give a number from 0 to steps, {self.steps}"
         if self.mean_steps and not isinstance(self.model, ModelConfig):
-            raise ValueError(
+            yield (
                 f"mean_steps is {self.mean_steps}, but a model of kind {self.model.kind!r} has no "
                 "random weights; set it to 0"
             )
 
 
-# Where a run is made and what is written about it; everything else decides the weights.
-_FREE = {
+# Fields that do not affect the weights and may change when a run is resumed.
+_CHANGEABLE = {
     "output", "device", "cuda_graph", "compile", "cudnn_benchmark", "initial", "checkpoint_every",
     "keep", "log_every", "image_every", "validate_every", "validate_sequences", "tensorboard",
     "data.directory",
@@ -222,7 +221,7 @@ def stored_form(config: TrainConfig) -> dict[str, Any]:
 def differences(config: TrainConfig, stored: Mapping[str, Any]) -> list[str]:
     """Why a run with `config` would not continue the stored one, each as "name: old, now new"."""
     before, now = flatten(stored), flatten(stored_form(config))
-    free = _FREE | ({"steps"} if config.schedule.decay == "none" else set())
+    free = _CHANGEABLE | ({"steps"} if config.schedule.decay == "none" else set())
     return [
         f"{name} was {before.get(name)}, now {now.get(name)}"
         for name in dict.fromkeys([*before, *now])
@@ -237,7 +236,7 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         overrides: values by dotted name, such as {"model.hidden_size": 64}
 
     Raises:
-        ConfigError: one sentence that names the field, what was found, and the remedy.
+        ConfigError: it names every field that cannot be used, what was found, and the remedy.
     """
     mapping = read_yaml(path)
     if not overrides:
@@ -249,7 +248,7 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         *sections, last = name.split(".")
         section = mapping
         for part in sections:
-            # A section that is none is found out below.
+            # A value where a section should be is refused below, by from_mapping.
             inner = section.get(part)
             section[part] = section = inner if isinstance(inner, dict) else {}
         section[last] = value

@@ -28,11 +28,13 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from spgru.training.schema import ConfigError
+from spgru.runtime.device import choose_device
+from spgru.runtime.errors import ConfigError
 
-__all__ = ["Processes", "choose_device", "processes"]
+__all__ = ["Processes", "processes"]
 
-_PATIENCE = 300.0  # seconds
+_PATIENCE = 300.0
+"""Seconds to wait for the other processes: importing torch on a busy machine may take a minute."""
 
 
 @dataclass(frozen=True)
@@ -96,38 +98,11 @@ class Processes:
                 tensor.detach().copy_(on_device)
 
 
-def choose_device(name: str, local_rank: int | None = None) -> torch.device:
-    """The device of that name, "auto" being a GPU where there is one.
-
-    Args:
-        local_rank: number of this process on its machine, which takes the GPU of that number
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device is {name!r}; give auto, cpu, cuda or cuda:1") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {name!r}; give auto, cpu, cuda or cuda:1")
-    if device.type == "cpu":
-        return device
-    available = torch.cuda.device_count()
-    index = device.index if local_rank is None or device.index is not None else local_rank
-    index = 0 if index is None else index
-    if index >= available:
-        raise ConfigError(
-            f"device is {name!r} and GPU number {index} is asked for, but there are {available}; "
-            "set device to cpu or start fewer processes"
-        )
-    return torch.device("cuda", index)
-
-
 def _join(backend: str) -> None:
     """`init_process_group` that also works after a restart.
 
-    torchrun keeps one store of keys for all attempts, so a process that starts again may read the
-    address of a peer that is long dead. Every attempt therefore gets a part of the store alone.
+    torchrun keeps one key-value store for all attempts, so a restarted process may read the address
+    of a peer that has died. Every attempt therefore gets a prefix of its own in the store.
     """
     store, rank, count = next(rendezvous("env://"))
     store = PrefixStore(f"spgru/{_agree_on_attempt(store, rank, count)}", store)
@@ -135,11 +110,11 @@ def _join(backend: str) -> None:
 
 
 def _agree_on_attempt(store: Store, rank: int, count: int) -> str:
-    """A name that process 0 made up just now.
+    """A name for this attempt that process 0 has just drawn.
 
-    The others ask for it by a number no one has used before, so that they cannot be answered by the
-    past. Process 0 may find a number of the past, answers it in vain, and looks again until all
-    have confirmed.
+    Every other process asks under a random number, so that it cannot get an answer that was meant
+    for an earlier attempt. Process 0 may see a question of an earlier attempt and answer it to no
+    effect; it repeats until every process has confirmed this attempt's name.
     """
     if rank > 0:
         number = uuid4().hex
@@ -181,7 +156,7 @@ def processes(device: str) -> Iterator[Processes]:
             restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
             yield Processes(dist.get_rank(), dist.get_world_size(), chosen, restarted)
         finally:
-            # DistributedDataParallel holds on to the group and is itself held by cycles. Threads of
-            # gloo that outlive the interpreter would abort the process.
+            # DistributedDataParallel refers to the group and is part of reference cycles. Threads
+            # of gloo that still run when the interpreter exits would abort the process.
             gc.collect()
             dist.destroy_process_group()

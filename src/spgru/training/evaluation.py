@@ -1,4 +1,4 @@
-"""How well a model predicts: the test loss, the uncertainty, and whether they go together."""
+"""How well a model predicts: cross entropy, error, variance, and their correlation."""
 
 from __future__ import annotations
 
@@ -17,16 +17,25 @@ from spgru.metrics import cross_entropy_per_frame, spearman
 from spgru.models import Autoencoder
 from spgru.training.config import DataConfig
 
-__all__ = ["CONTROLLED_SETS", "Score", "evaluation_sets", "make_data", "score", "unseen"]
+__all__ = [
+    "CONTROLLED_SETS",
+    "TEST_SEED",
+    "Score",
+    "evaluation_sets",
+    "make_data",
+    "score",
+    "unseen",
+]
 
 CONTROLLED_SETS: dict[str, tuple[float, ...]] = {
     "angle": (20.0, 25.0, 30.0, 35.0),
     "speed": (0.05, 0.055, 0.06, 0.065),
     "noise": (0.0, 0.2, 0.4, 0.6),
 }
-"""The controlled study: what is changed, and to what; the first value is that of training."""
+"""The controlled study: values of each property of the path; the first is that of training."""
 
-_SEED = 2020
+TEST_SEED = 2020
+"""Fixed, so that every model is scored on the same sequences."""
 
 
 def make_data(config: DataConfig, batch_size: int, **options: Any) -> MovingMNIST:
@@ -158,7 +167,6 @@ def unseen(
         directory: folder with your own MNIST files; None for the packaged ones
     """
     size = min(batch_size, sequences)
-    # A seed of its own: every model is asked about the same sequences.
-    data = make(size, split="test", seed=_SEED, device=device, directory=directory, **options)
+    data = make(size, split="test", seed=TEST_SEED, device=device, directory=directory, **options)
     for start in range(0, sequences, size):
         yield next(data)[:, : sequences - start]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,20 +16,22 @@ from safetensors.torch import load as read_tensors
 from torch import Tensor
 
 from spgru.checks import check_choice
+from spgru.nn.weight import from_old_layout, has_old_layout
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig
-from spgru.training.model import build
+from spgru.training.model import make_model
 from spgru.training.packaged import find_weights
-from spgru.training.schema import ConfigError, from_mapping
-from spgru.training.storage import write_whole
+from spgru.training.schema import from_mapping
 
 __all__ = ["CHECKPOINTS", "Loaded", "export", "load_exported", "load_model", "load_weights"]
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints inside that of a run."""
 FORMAT = "spgru-weights-1"
-Precision = Literal["float32", "float16"]
+ExportPrecision = Literal["float32", "float16"]
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,19 @@ class Loaded:
 
 
 def export(
-    source: str | Path, path: str | Path, precision: Precision = "float32", overwrite: bool = False
+    source: str | Path,
+    path: str | Path,
+    precision: ExportPrecision = "float32",
+    overwrite: bool = False,
 ) -> Path:
     """Write the weights of any source that `load_model` takes to `path`.
 
-    `"float16"` halves the file. It was chosen over bfloat16 because weights and log-variances need
-    digits, not range: at log-variances of -16 to -8 float16 is off by at most 0.4 % of the
-    variance, bfloat16 by 3 %, and weights by 0.05 % against 0.4 %. A certain weight's log-variance
-    of minus infinity is kept. Whatever does not fit is refused.
+    `"float16"` halves the file. It was chosen over bfloat16 because weights and spreads (logs of
+    ratios of variances) need digits, not range: at spreads of -8 to 8 float16 is off by at most
+    0.4 % of the variance, bfloat16 by 3 %, and weights by 0.05 % against 0.4 %. A certain weight's
+    spread of minus infinity is kept. Whatever does not fit is refused.
     """
-    check_choice("precision", precision, get_args(Precision))
+    check_choice("precision", precision, get_args(ExportPrecision))
     path = Path(path)
     if path.suffix != ".safetensors":
         raise CheckpointError(f"{path} must end in .safetensors")
@@ -77,8 +82,9 @@ def export(
     return path
 
 
-def _narrow(name: str, tensor: Tensor, precision: Precision) -> Tensor:
-    if precision == "float32" or not tensor.is_floating_point():
+def _narrow(name: str, tensor: Tensor, precision: ExportPrecision) -> Tensor:
+    # A single number, such as the log of a starting variance, is not worth rounding.
+    if precision == "float32" or not tensor.is_floating_point() or tensor.ndim == 0:
         return tensor.contiguous()
     narrow = tensor.to(torch.float16)
     if bool((narrow.isinf() != tensor.isinf()).any()):
@@ -99,7 +105,7 @@ def load_exported(path: str | Path) -> Any:
     """The model in an exported file, or a packaged one by name, in float32 on the CPU, ready to
     `predict`.
     """
-    return _loaded(_read_export(find_weights(path)), str(path)).model
+    return _loaded(_stored(path), str(path)).model
 
 
 def load_model(source: str | Path) -> Loaded:
@@ -115,25 +121,38 @@ def load_weights(model: Any, source: str | Path) -> None:
 
 
 def _loaded(stored: Checkpoint, source: str) -> Loaded:
-    try:
-        config = from_mapping(TrainConfig, stored.config)
-    except ConfigError as error:
-        raise CheckpointError(
-            f"the configuration in {source} is of another version ({error})"
-        ) from error
-    model = build(config.model)
+    config = _config(stored, source)
+    model = make_model(config.model)
     checkpoints.fit(model.state_dict(), stored.model, source)
     return Loaded(model.eval(), config, stored.step, stored.origin)
 
 
 def _stored(source: str | Path) -> Checkpoint:
+    """What any source holds, its weights in today's layout."""
+    stored = _read(source)
+    if not has_old_layout(stored.model):
+        return stored
+    starts = make_model(_config(stored, str(source)).model).state_dict()
+    return replace(stored, model=from_old_layout(stored.model, starts))
+
+
+def _config(stored: Checkpoint, source: str) -> TrainConfig:
+    try:
+        return from_mapping(TrainConfig, stored.config)
+    except ConfigError as error:
+        raise CheckpointError(
+            f"the configuration in {source} is of another version ({error})"
+        ) from error
+
+
+def _read(source: str | Path) -> Checkpoint:
     path = find_weights(source)
     if path.is_dir():
         folder = path / CHECKPOINTS
         return checkpoints.load_newest(folder if folder.is_dir() else path)
     if path.suffix == ".json":
         return checkpoints.load(path)
-    # Beside an export a JSON file may be anything, such as its scores.
+    # The JSON file beside an export may be something else, such as its scores.
     partner = path.with_suffix(".json")
     if path.name.startswith("step-") and path.suffix == ".safetensors" and partner.exists():
         return checkpoints.load(partner)
@@ -148,10 +167,12 @@ def _read_export(path: Path) -> Checkpoint:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
     except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged, or no safetensors file ({error})") from error
+        raise CheckpointError(f"{path} is damaged, or not a safetensors file ({error})") from error
     metadata: Mapping[str, str] = header.get("__metadata__", {})
     if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is no export of this version ({FORMAT}); export it again")
+        raise CheckpointError(
+            f"{path} is not an export of this version ({FORMAT}); export it again"
+        )
     if metadata.get("sha256") != _payload_digest(data):
         raise CheckpointError(f"{path} is damaged (SHA-256 differs); copy or export it again")
     wide = {

@@ -10,15 +10,7 @@ from torch import Tensor
 
 from spgru.models import Autoencoder
 
-__all__ = ["require_matplotlib", "save_prediction"]
-
-
-def require_matplotlib(message: str) -> None:
-    """Fail now rather than at the first picture."""
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(message) from error
+__all__ = ["save_prediction"]
 
 
 @torch.no_grad()
@@ -38,6 +30,7 @@ def save_prediction(path: Path, model: Any, frames: Tensor, columns: int = 5) ->
     rows = {"truth": target, "mean": pixels.mean, "standard deviation": pixels.std}
     figure = Figure(figsize=(1.5 * columns, 1.6 * len(rows)), layout="constrained")
     for row, (name, values) in enumerate(rows.items()):
+        # A map that is 0 everywhere still needs a range of colours.
         top = 1.0 if row < 2 else max(values.max().item(), 1e-6)
         for column, step in enumerate(steps):
             axes = figure.add_subplot(len(rows), columns, row * columns + column + 1)

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spgru.data.npy import check_array_file
+from spgru.runtime.storage import require_folder, write_whole
 from spgru.training.export import Loaded
-from spgru.training.storage import require_folder, write_whole
 
 __all__ = ["predict_file", "read_sequences"]
 
@@ -27,12 +28,13 @@ def read_sequences(path: str | Path, height: int, width: int) -> tuple[Tensor, b
         ValueError: it is missing, unreadable, or holds something else.
     """
     try:
+        check_array_file(path)
         with Path(path).open("rb") as file:
             array: Any = np.load(file, allow_pickle=False)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is no .npy file of numbers ({_line(error)})") from error
+        raise ValueError(f"{path} is not a .npy file of numbers ({_line(error)})") from error
     wanted = f"save (T, {height}, {width}) or (T, B, {height}, {width})"
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path} is an archive of arrays; {wanted} by numpy.save")
@@ -47,7 +49,7 @@ def _to_unit(array: NDArray[Any], path: str | Path) -> Tensor:
         return torch.from_numpy(array.astype(np.float32)) / 255
     if array.dtype.kind != "f":
         raise ValueError(f"{path} has dtype {array.dtype}; save uint8, or floats in [0, 1]")
-    # NaN fails both comparisons.
+    # Written so that NaN, which fails every comparison, is refused.
     if not (array.min() >= 0 and array.max() <= 1):
         raise ValueError(
             f"{path} reaches from {array.min():.4g} to {array.max():.4g}; pixels must lie in "

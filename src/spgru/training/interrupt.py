@@ -1,4 +1,4 @@
-"""Stopping between two steps: on a signal, or when the time is used up."""
+"""Stopping between two steps: on a signal, or when the time is up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["OUT_OF_TIME", "Stop", "watching"]
 
 OUT_OF_TIME = 1
-"""Below the number of every signal that is heeded: of several reasons the largest wins."""
+"""Less than the number of SIGINT and SIGTERM: processes that disagree take the largest reason."""
 
 
 class Stop:
@@ -50,12 +50,12 @@ def watching(max_seconds: float | None, patient: bool) -> Iterator[Stop]:
         if not patient:
             signal.signal(number, before[number])
 
-    # Python lets the main thread alone handle signals; elsewhere they stay with whoever has them.
+    # Python allows signal handlers in the main thread only; in another the old ones stay.
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, on_signal)
     try:
         yield stop
     finally:
-        for heeded, handler in before.items():
-            signal.signal(heeded, handler)
+        for handled, handler in before.items():
+            signal.signal(handled, handler)

@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,27 +15,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgru.reporting.pictures import require_matplotlib
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.lock import locked
+from spgru.runtime.precision import float32_products
 from spgru.training.checkpoint import CheckpointError, CheckpointWarning
 from spgru.training.config import TrainConfig
 from spgru.training.distributed import Processes, processes
 from spgru.training.evaluation import make_data, score
-from spgru.training.images import require_matplotlib, save_prediction
+from spgru.training.images import save_prediction
 from spgru.training.interrupt import OUT_OF_TIME, Stop, watching
 from spgru.training.progress import Progress, Show
 from spgru.training.run import Run
-from spgru.training.schema import ConfigError
-from spgru.training.step import (
-    GraphStep,
+from spgru.training.update import (
+    GraphUpdate,
     LossModule,
     MeanLossModule,
-    Step,
+    Update,
     learning_rate,
-    multiplying,
 )
 
 __all__ = ["Result", "train"]
 
 _VALIDATION_SEED = 2021
+"""Any number but that of `spgru.training.evaluation`: validation must not use its sequences."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +78,21 @@ def train(
 
     Raises:
         ConfigError: the configuration cannot be used here, or is not that of the run to resume.
+        FolderInUseError: another process trains in `config.output`.
         CheckpointError: no sound checkpoint to resume, or the last one could not be written.
         TrainingError: the loss is no longer finite.
     """
     if config.image_every:
-        require_matplotlib(
-            "pictures need matplotlib; install it with pip install 'spgru[plot]', "
-            "or set image_every to 0"
-        )
+        require_matplotlib(f"image_every={config.image_every}")
     with (
         processes(config.device) as group,
         watching(max_seconds, patient=group.count > 1) as stop,
-        multiplying(config.precision, config.cudnn_benchmark),
+        float32_products(config.precision == "tf32", config.cudnn_benchmark),
     ):
         check_group(config, group)
-        return _train(Run(config, group, resume or group.restarted), stop, show)
+        # The first process alone writes.
+        with locked(Path(config.output)) if group.is_first else nullcontext():
+            return _train(Run(config, group, resume or group.restarted), stop, show)
 
 
 def _takes_graphs(group: Processes) -> bool:
@@ -122,9 +126,9 @@ class _Loop:
         self.run, self.stop = run, stop
         self.config, self.group = run.config, run.group
         self.means_only = run.step < run.config.mean_steps
-        self.advance = self._make_step()
+        self.update = self._make_update()
 
-    def _make_step(self) -> Step:
+    def _make_update(self) -> Update:
         config, group = self.config, self.group
         module: Any = (
             MeanLossModule(self.run.model)
@@ -134,8 +138,8 @@ class _Loop:
         if config.compile:
             module = torch.compile(module)
         graph = _takes_graphs(group) and config.cuda_graph != "never"
-        kind = GraphStep if graph else Step
-        # Variances take no part in the beginning, and have no gradient to wait for.
+        kind = GraphUpdate if graph else Update
+        # Without variances in the loss theirs have no gradient, which DDP has to be told.
         wrapped = group.wrap(module, some_unused=self.means_only)
         return kind(wrapped, self.run.optimizer, config.precision, config.optimizer.clip)
 
@@ -147,25 +151,25 @@ class _Loop:
         while run.step < config.steps and not reason:
             if self.means_only and run.step >= config.mean_steps:
                 self.means_only = False
-                self.advance = self._make_step()
+                self.update = self._make_update()
             self._seed()
             rate = learning_rate(config.optimizer.lr, config.schedule, run.step, config.steps)
-            # Cloned, because a replayed graph writes to the same place again.
-            last = self.advance(next(run.data), rate).clone()
+            # Cloned, because a replayed graph writes its result to the same tensor again.
+            last = self.update(next(run.data), rate).clone()
             run.step += 1
-            # Looking is free on the CPU; elsewhere it has to wait for the log or a checkpoint.
+            # On a GPU reading a value would wait for the device: only with the log or a checkpoint.
             if last.device.type == "cpu" and not bool(last.isfinite().all()):
                 raise run.diverged()
             interval.append(last)
-            # The means' phase ends a row too: parts of two different losses have no common mean.
+            # A row ends with mean_steps too, since the loss changes there.
             if self._is_due(config.log_every) or run.step == config.mean_steps:
                 self._log(progress, interval, rate)
                 interval = []
             if self._is_due(config.checkpoint_every) and run.step < config.steps:
                 kept = run.step if self._keep(progress) else kept
             if progress is not None:
-                self._look(progress)
-            # Several processes must agree on the step, and asking makes a GPU's host wait.
+                self._draw_and_validate(progress)
+            # Several processes must stop at the same step; agreeing on it waits for the GPU.
             if self.group.count == 1 or self._is_due(config.log_every):
                 reason = self.group.largest(self.stop.reason)
         losses = self._losses(last)
@@ -181,18 +185,18 @@ class _Loop:
         return every > 0 and (self.run.step % every == 0 or self.run.step == self.config.steps)
 
     def _seed(self) -> None:
-        """Random numbers of a step are a function of seed, step and rank, and of nothing before."""
+        """Make the random numbers of a step a function of seed, step and rank alone."""
         entropy = [self.config.seed, self.run.step, self.group.rank]
         torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]))
 
     def _losses(self, values: Tensor) -> dict[str, float]:
-        """By name, mean over the processes; here the host waits for the device."""
+        """By name, mean over the processes; waits for the device."""
         if not len(values):
             return {}
         means = self.group.mean(values).tolist()
         if not all(map(math.isfinite, means)):
             raise self.run.diverged()
-        return dict(zip(self.advance.names, means, strict=True))
+        return dict(zip(self.update.names, means, strict=True))
 
     def _log(self, progress: Progress | None, interval: list[Tensor], rate: float) -> None:
         losses = self._losses(torch.stack(interval).mean(0))
@@ -200,7 +204,7 @@ class _Loop:
             progress.log(self.run.step, {**losses, "lr": rate})
 
     def _keep(self, progress: Progress | None) -> bool:
-        """A checkpoint on the way: trouble with the disk does not end the run."""
+        """Save a checkpoint before the end; a disk that refuses it does not end the run."""
         if progress is None:
             return True
         start = time.perf_counter()
@@ -213,8 +217,8 @@ class _Loop:
             progress.exclude(time.perf_counter() - start)
         return True
 
-    def _look(self, progress: Progress) -> None:
-        """Pictures, and scores on digits that training never shows."""
+    def _draw_and_validate(self, progress: Progress) -> None:
+        """Pictures, and scores on digits that are not used in training."""
         config, run = self.config, self.run
         draw, validate = self._is_due(config.image_every), self._is_due(config.validate_every)
         if not draw and not validate:

@@ -12,7 +12,13 @@ from spgru import baselines, models
 from spgru.models import ModelConfig
 from spgru.models.config import CellName
 
-__all__ = ["AnyModelConfig", "DeepMarkovConfig", "DeterministicConfig", "DropoutConfig", "build"]
+__all__ = [
+    "AnyModelConfig",
+    "DeepMarkovConfig",
+    "DeterministicConfig",
+    "DropoutConfig",
+    "make_model",
+]
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,8 @@ _BASELINES: dict[str, type[nn.Module]] = {
 }
 
 
-def build(config: AnyModelConfig) -> Any:
-    """The model that `config` describes, on the CPU in float32."""
+def make_model(config: AnyModelConfig) -> Any:
+    """The model or baseline that `config` describes, on the CPU in float32."""
     if isinstance(config, ModelConfig):
         return models.build(config)
     options = dataclasses.asdict(config)

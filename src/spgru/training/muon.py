@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 __all__ = ["Muon", "orthogonal"]
 
-_MOMENTUM = 0.95
+_MOMENTUM = 0.95  # the default of torch.optim.Muon
 # x -> a x + b x^3 + c x^5, repeated, takes every singular value in (0, 1] near 1: the coefficients
 # and the number of times are Jordan's, as in torch.optim.Muon.
 _COEFFICIENTS, _TIMES = (3.4445, -4.7750, 2.0315), 5
@@ -32,6 +32,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         x = x.mT
+    # 1e-7 for a matrix of zeros, which stays one.
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     for _ in range(_TIMES):
         gram = x @ x.mT
@@ -67,6 +68,8 @@ class Muon(torch.optim.Optimizer):
         ahead = torch.add(grad, momentum, alpha=_MOMENTUM)
         count = group["matrices"]
         direction = orthogonal(ahead.reshape(count, len(parameter) // count, -1))
+        # An orthogonal m x n matrix has root mean square 1 / sqrt(max(m, n)); Adam's steps have
+        # about 0.2 (Liu et al., 2025, "Muon is scalable for LLM training").
         size = 0.2 * math.sqrt(max(direction.shape[-2:]))
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.sub_(group["lr"] * size * direction.reshape(parameter.shape))

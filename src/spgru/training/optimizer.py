@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from spgru.nn.weight import is_spread
 from spgru.training.config import OptimizerConfig
 from spgru.training.muon import Muon
 
@@ -25,7 +26,7 @@ class Optimizer(Protocol):
 
 
 class _Together:
-    """Optimisers of different parameters as one."""
+    """Several optimisers, each with parameters of its own, used as one."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:
         self.parts = parts
@@ -42,7 +43,7 @@ class _Together:
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.device) -> Optimizer:
-    """The optimiser, its moments there from the start so that a checkpoint always has them all."""
+    """The optimiser, with its moments already allocated, so that every checkpoint has them all."""
     on_gpu = device.type == "cuda"
 
     def group(parameters: list[nn.Parameter], decay: float, factor: float, **more: Any) -> Any:
@@ -58,8 +59,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.devi
     for name, parameter in model.named_parameters():
         if parameter in hidden:
             continue
-        if name.endswith("log_var"):
-            # A log-variance that decays to 0 would be a variance that grows to 1.
+        if is_spread(name):
             spreads.append(parameter)
         else:
             (decayed if parameter.ndim > 1 else plain).append(parameter)
@@ -91,13 +91,13 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.devi
 def _between_hidden(model: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
     """The (means of) weights from hidden units to hidden units, and how many gates each is of.
 
-    As usual with Muon, what reads the data and what gives the output is left out.
+    As usual with Muon, the weights that read the input and those of the output are left out.
     """
     for layer in model.modules():
-        gates, ending = int(getattr(layer, "gates", 0)), ".mean"
+        gates = int(getattr(layer, "gates", 0))
         if isinstance(layer, nn.RNNBase):
-            gates, ending = layer.all_weights[0][0].shape[0] // layer.hidden_size, ""
+            gates = layer.all_weights[0][0].shape[0] // layer.hidden_size
         for name, parameter in layer.named_parameters() if gates else ():
             is_square = parameter.ndim > 1 and len(parameter) == gates * parameter.shape[1]
-            if is_square and name.endswith(ending):
+            if is_square and not is_spread(name):
                 yield parameter, gates

@@ -1,4 +1,4 @@
-"""What a run tells about itself: a bar or lines, a file of metrics, TensorBoard."""
+"""How a run reports its progress: a bar or lines, a file of metrics, TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from spgru.checks import check_choice
+from spgru.runtime.storage import write_whole
 from spgru.training.checkpoint import CheckpointWarning
 from spgru.training.config import TrainConfig
-from spgru.training.storage import write_whole
 
 __all__ = ["METRICS", "Progress", "Show", "read_metrics"]
 
@@ -29,7 +29,7 @@ Show = Literal["auto", "bar", "lines", "none"]
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """What was logged, oldest first; a last line cut short by a kill is left out."""
+    """Logged rows, oldest first; an incomplete last line, left by a kill, is ignored."""
     rows = []
     path = folder / METRICS
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
@@ -41,11 +41,11 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 class Progress:
-    """Reports of the first process. Nothing here can end a run: a full disk only costs the log.
+    """Reports of the first process. A full disk costs the log, and never ends the run.
 
     Args:
         folder: of the run
-        start: step at which it starts; what was logged beyond belongs to a history given up
+        start: step at which it starts; rows of later steps are removed: that run was rolled back
         config: of the run
         show: a `"bar"`, `"lines"`, `"none"`, or `"auto"` for a bar on a terminal, else lines
     """
@@ -93,7 +93,7 @@ class Progress:
         """Append to the file of metrics and to TensorBoard."""
         with self.tolerating("the log"):
             with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-                # JSON has no NaN, which a correlation may be.
+                # A correlation may be NaN, which JSON cannot hold; only NaN differs from itself.
                 plain = {name: value if value == value else None for name, value in row.items()}
                 file.write(json.dumps(plain) + "\n")
             if self._writer:
@@ -117,7 +117,7 @@ class Progress:
 
 
 class _Tolerating:
-    """Within it, trouble with the disk is told once and passed over."""
+    """A context in which an OSError becomes a warning, the first time, and training continues."""
 
     def __init__(self, progress: Progress, what: str) -> None:
         self._progress, self._what = progress, what
@@ -176,5 +176,5 @@ def _tensorboard_writer(folder: Path, start: int) -> Any:
             "logging for TensorBoard needs it; install it with pip install 'spgru[tensorboard]', "
             "or set tensorboard to false"
         ) from error
-    # Steps beyond `start` were logged by a history that was given up.
+    # Later steps were logged by a run that was rolled back to `start`.
     return SummaryWriter(folder / "tensorboard", purge_step=start + 1)

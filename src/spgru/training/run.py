@@ -9,17 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgru.nn.weight import has_old_layout
+from spgru.runtime.errors import ConfigError
+from spgru.runtime.provenance import origin
+from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig, differences, stored_form
 from spgru.training.distributed import Processes
 from spgru.training.evaluation import make_data
 from spgru.training.export import CHECKPOINTS, load_weights
-from spgru.training.model import build
+from spgru.training.model import make_model
 from spgru.training.optimizer import make_optimizer
-from spgru.training.provenance import origin
-from spgru.training.schema import ConfigError, to_mapping
-from spgru.training.storage import write_whole
+from spgru.training.schema import to_mapping
 
 __all__ = ["Run", "TrainingError"]
 
@@ -50,7 +52,7 @@ class Run:
         )
         # Built on the CPU, so that a seed means the same weights on every device.
         torch.manual_seed(config.seed)
-        self.model = build(config.model)
+        self.model = make_model(config.model)
         self.model.to(group.device)
         self.optimizer = make_optimizer(self.model, config.optimizer, group.device)
         self.step = 0
@@ -61,11 +63,11 @@ class Run:
         self.step = self.data.position = int(step)
 
     def save(self) -> None:
-        """Write a checkpoint; a model that is no longer one never replaces a good one.
+        """Write a checkpoint, unless weights are NaN: those never replace a good one.
 
         Raises:
             CheckpointError: it could not be written.
-            TrainingError: the weights are not numbers.
+            TrainingError: weights are NaN.
         """
         if any(bool(parameter.isnan().any()) for parameter in self.model.parameters()):
             raise self.diverged()
@@ -86,9 +88,9 @@ class Run:
         )
 
     def _open(self, resume: bool) -> None:
-        """Load the run to continue, or make sure that a new one can be kept."""
+        """Load the run to continue, or write the first checkpoint of a new one."""
         saved = checkpoints.saved_steps(self.checkpoints)
-        if any(saved) and not resume:  # at step 0 there is nothing to lose
+        if any(saved) and not resume:  # a checkpoint of step 0 alone may be replaced
             raise ConfigError(
                 f"{self.folder} already holds a run (step {saved[-1]}); continue it with --resume, "
                 "or choose another output"
@@ -99,7 +101,7 @@ class Run:
         else:
             if self.config.initial is not None:
                 load_weights(self.model, self.config.initial)
-            # Before any work is done, so that none is lost if it cannot be kept.
+            # Before training, so that none of it is lost if checkpoints cannot be written.
             self.save()
         text = json.dumps(to_mapping(self.config), indent=2) + "\n"
         try:
@@ -121,13 +123,19 @@ class Run:
                 f"steps is {self.config.steps} but the run in {self.folder} is at step "
                 f"{checkpoint.step}; give at least that many"
             )
+        if has_old_layout(checkpoint.model):
+            raise CheckpointError(
+                f"the run in {self.folder} was made by version 0.1 and cannot be continued, since "
+                "its optimiser state no longer fits; start a new run from its weights, with "
+                f"initial: {self.folder} and another output"
+            )
         what = f"the checkpoint of step {checkpoint.step} in {self.folder}"
         checkpoints.fit(self._tensors(), _joined(checkpoint.model, checkpoint.optimizer), what)
         self.data.load_state_dict(checkpoint.data)
         self.step = checkpoint.step
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All that changes in training, to be copied into in place."""
+        """All tensors that change in training; copying into them changes the run."""
         return _joined(self.model.state_dict(), self._moments())
 
     def _moments(self) -> dict[str, Tensor]:

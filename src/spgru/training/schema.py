@@ -1,4 +1,4 @@
-"""Plain mappings to typed dataclasses and back, strictly: what does not fit is named."""
+"""Plain mappings to typed dataclasses and back, strictly: every error names its field."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["ConfigError", "flatten", "from_mapping", "to_mapping"]
+from spgru.runtime.errors import ConfigError, problems_of, refuse
+
+__all__ = ["flatten", "from_mapping", "to_mapping"]
 
 T = TypeVar("T")
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message is one sentence for the user."""
 
 
 def from_mapping(cls: type[T], mapping: object, where: str = "") -> T:
@@ -29,27 +27,48 @@ def from_mapping(cls: type[T], mapping: object, where: str = "") -> T:
         where: dotted name of the section, for error messages
 
     Raises:
-        ConfigError: an unknown field, a value of the wrong type, or one that the class refuses.
+        ConfigError: unknown fields, values of the wrong type, values that the class refuses; all
+            of them at once.
     """
+    problems: list[str] = []
+    found = _from_mapping(cls, mapping, where, problems)
+    refuse(problems)
+    assert found is not None
+    return found
+
+
+def _from_mapping(cls: type[T], mapping: object, where: str, problems: list[str]) -> T | None:
+    """As `from_mapping`, but adds to `problems`; None where they leave nothing to build."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     if not isinstance(mapping, Mapping):
-        raise ConfigError(
+        problems.append(
             f"{where or 'the configuration'} is {_shown(mapping)}; give a section with fields of "
             f"{', '.join(names)}"
         )
+        return None
     hints = get_type_hints(cls)
-    values = {}
+    values: dict[str, Any] = {}
+    refused = False
     for name, value in mapping.items():
         dotted = f"{where}.{name}" if where else str(name)
         if name not in names:
-            raise ConfigError(
-                f"{dotted} is no field of {where or 'a configuration'}; {_hint(name, names)}"
+            problems.append(
+                f"{dotted} is not a field of {where or 'a configuration'}; {_hint(name, names)}"
             )
-        values[name] = _convert(hints[name], value, dotted)
+            continue
+        try:
+            values[name] = _convert(hints[name], value, dotted, problems)
+        except ConfigError as error:
+            problems.extend(error.problems)
+            refused = True
+    # The class would hold the other fields against the defaults of those that were refused.
+    if refused:
+        return None
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
-        raise ConfigError(_located(str(error), names, where)) from error
+        problems.extend(_located(text, names, where) for text in problems_of(error))
+        return None
 
 
 def to_mapping(value: Any) -> Any:
@@ -94,19 +113,31 @@ def _shown(value: object) -> str:
     return repr(value)
 
 
-def _convert(hint: Any, value: object, where: str) -> Any:
+def _convert(hint: Any, value: object, where: str, problems: list[str]) -> Any:
+    """The value as the type asks for.
+
+    Raises:
+        ConfigError: the value cannot be used. Problems inside a section go to `problems`.
+    """
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in options:
             return None
         rest = [option for option in options if option is not type(None)]
         if all(dataclasses.is_dataclass(option) for option in rest):
-            return from_mapping(_by_kind(rest, value, where), value, where)
+            return _section(_by_kind(rest, value, where), value, where, problems)
         assert len(rest) == 1, f"{where}: a field is one type, or none"
         return _convert_single(rest[0], value, where, optional=type(None) in options)
     if dataclasses.is_dataclass(hint):
-        return from_mapping(hint, value, where)  # type: ignore[arg-type]
+        return _section(hint, value, where, problems)
     return _convert_single(hint, value, where, optional=False)
+
+
+def _section(cls: Any, value: object, where: str, problems: list[str]) -> Any:
+    found = _from_mapping(cls, value, where, problems)
+    if found is None:
+        raise ConfigError()
+    return found
 
 
 def _by_kind(options: list[Any], value: object, where: str) -> Any:

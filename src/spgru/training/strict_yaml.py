@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spgru.training.schema import ConfigError
+from spgru.runtime.errors import ConfigError
 
 __all__ = ["parse_value", "read_yaml"]
 
@@ -48,7 +48,7 @@ def _parse(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "unreadable"
-        raise ConfigError(f"{where} is no valid YAML{line} ({problem}); correct it") from error
+        raise ConfigError(f"{where} is not valid YAML{line} ({problem}); correct it") from error
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -62,7 +62,10 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         ) from error
     mapping = _parse(text, str(path))
     if mapping is None:
-        return {}
+        raise ConfigError(
+            f"{path} is empty; write at least one field, such as steps: 1000, or {{}} for the "
+            "default of every field"
+        )
     if not isinstance(mapping, dict):
         raise ConfigError(f"{path} holds no fields; write lines such as steps: 1000")
     return mapping

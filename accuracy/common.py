@@ -1,19 +1,18 @@
-"""What all benchmarks share: where results go and what they were measured on."""
+"""What all scripts here share: where results go and what they were measured on."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spgru.training.provenance import provenance
+from spgru.runtime.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = ROOT / "accuracy" / "results"
 
 
 # Asked before anything is measured: a commit made meanwhile is not the one that ran.
@@ -21,16 +20,10 @@ STARTED = provenance(torch.device("cuda" if torch.cuda.is_available() else "cpu"
 
 
 def save(name: str, command: str, result: Any) -> None:
-    """Write benchmarks/results/NAME.json."""
+    """Write accuracy/results/NAME.json."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     content = {"command": command, **STARTED, "result": result}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def publish(document: str, block: str, text: str) -> None:

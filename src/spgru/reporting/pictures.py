@@ -8,23 +8,44 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["COLOURS", "Cell", "Line", "Panel", "new_figure", "save_frames", "save_panels"]
+__all__ = [
+    "COLOURS",
+    "Line",
+    "Panel",
+    "Tile",
+    "new_figure",
+    "require_matplotlib",
+    "save_frames",
+    "save_panels",
+]  # fmt: skip
 
 COLOURS = {"frame": "gray", "uncertainty": "magma"}
 """Colour maps: frames from 0 to 1, uncertainty from 0 to the largest in the picture."""
 
 
-def new_figure(width: float, height: float) -> Any:
+def require_matplotlib(what: str) -> None:
+    """Raise now rather than at the first picture.
+
+    Args:
+        what: what needs it, to begin the sentence with
+    """
     try:
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the figures of a study need matplotlib; install it with pip install 'spgru[plot]'"
+            f"{what} needs matplotlib; install it with pip install 'spgru[plot]'"
         ) from error
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure of that size in inches."""
+    require_matplotlib("drawing a figure")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 
-class Cell(NamedTuple):
+class Tile(NamedTuple):
     kind: str
     """a key of `COLOURS`"""
     pixels: Tensor
@@ -34,7 +55,7 @@ class Cell(NamedTuple):
 def save_frames(
     path: Path,
     columns: Sequence[str],
-    rows: Mapping[str, Sequence[Cell]],
+    rows: Mapping[str, Sequence[Tile]],
     title: str = "uncertainty: standard deviation, 0 to {top:.2g}",
 ) -> None:
     """A grid of frames.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spgru.studies.markdown import count, number, table
+from spgru.reporting.markdown import count, number, table
 
 
 @pytest.mark.parametrize(

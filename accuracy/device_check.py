@@ -1,6 +1,6 @@
 """The core on a GPU: correct against float64 on the CPU, gradients too, and never out of range.
 
-Run on a machine with a CUDA device:  python benchmarks/device_check.py
+Run on a machine with a CUDA device:  python accuracy/device_check.py
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
             result["relative_error"][f"{name} {options}"] = errors
             print(name, options, {key: f"{value:.1e}" for key, value in errors.items()})
     worst = max(value for errors in result["relative_error"].values() for value in errors.values())
-    save("device_check", f"python benchmarks/device_check.py --total {total}", result)
+    save("device_check", f"python accuracy/device_check.py --total {total}", result)
     if worst > 1e-4 or any(result["out_of_range"].values()):
         raise SystemExit(f"FAILED: worst relative error {worst:.1e}")
     print(f"passed, worst relative error {worst:.1e}")

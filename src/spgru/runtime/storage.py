@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Atomic writes: a file is there in full or not at all, even after a crash."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import hashlib
 import os
 from pathlib import Path
 
+from spgru.runtime.errors import ConfigError
+
 __all__ = ["remove_leftovers", "require_folder", "sha256", "sync_folder", "write_whole"]
 
 _CHUNK = 1 << 22
+"""Bytes of one write, 4 MiB; Linux takes at most 2 GiB at once."""
 _SUFFIX = ".partial"
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write `data` to `path` so that a crash, a kill or a full disk leaves the old file or the new.
 
-    The bytes go to a temporary file in the same folder and to the disk itself (fsync), then the
-    name changes hands at once, and the folder is synced too. On an error nothing is left behind.
+    The bytes go to a temporary file in the same folder, which is synced to the disk and renamed;
+    the folder is synced too. After an error the temporary file is removed.
     """
     partial = path.with_name(path.name + _SUFFIX)
     try:
@@ -36,18 +39,18 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def require_folder(folder: Path) -> None:
-    """Make a folder, and sure that it can be written to, before the work that goes there.
+    """Make a folder and check that it can be written to, before the work that goes there.
 
     Raises:
-        ValueError: it cannot.
+        ConfigError: it cannot be made, or not be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK | os.X_OK)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be made ({error.strerror}); choose another") from None
+        raise ConfigError(f"{folder} cannot be made ({error.strerror}); choose another") from None
     if not writable:
-        raise ValueError(f"{folder} cannot be written to; choose another")
+        raise ConfigError(f"{folder} cannot be written to; choose another")
 
 
 def sync_folder(folder: Path) -> None:
@@ -60,7 +63,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process was writing."""
+    """Remove temporary files of a killed process."""
     for partial in folder.glob(f"*{_SUFFIX}"):
         partial.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other (about half an hour on two cores)."""
+"""All scripts that need no GPU, one after the other (about half an hour on two cores)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from spgru.studies.memory import peak_bytes
+from spgru.runtime.memory import peak_bytes
 
 
 def test_the_peak_counts_what_is_alive_at_once() -> None:

@@ -1,4 +1,4 @@
-"""Where numbers come from: machine, versions, commit."""
+"""Where results come from: machine, versions, commit."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["commit", "origin", "provenance"]
 def commit() -> str:
     """The commit this code is of: SPGRU_COMMIT if set, what git says, or "unknown".
 
-    A machine that only has a copy of the files has no git to ask, hence the variable. "+changes"
-    tells that files differ from the commit.
+    The variable is for machines that have a copy of the files without the repository. "+changes"
+    means that files differ from the commit.
     """
     named = os.environ.get("SPGRU_COMMIT")
     if named:
         return named
     found = _git("rev-parse", "--short=12", "HEAD")
     if not found or not _git("ls-files", Path(__file__).name):
-        return "unknown"  # or the commit of a folder that merely contains an installed copy
+        return "unknown"  # the repository found does not track this file: it is an installed copy
     return found + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else "")
 
 
@@ -42,7 +42,7 @@ def _git(*arguments: str) -> str:
 
 
 def origin(device: torch.device) -> dict[str, str]:
-    """What is kept with weights: of which code, and on what, they were made.
+    """What is stored with weights: commit, version of torch and hardware of their training.
 
     Nothing that may differ between a run and its continuation on the same machine.
     """
@@ -51,7 +51,7 @@ def origin(device: torch.device) -> dict[str, str]:
 
 
 def provenance(device: torch.device) -> dict[str, str]:
-    """Hardware, versions and commit, to be asked for before the work starts."""
+    """Hardware, versions and commit. Call it before the work: a commit may be made meanwhile."""
     found = origin(device) | {"python": platform.python_version()}
     if device.type == "cpu":
         found["hardware"] = f"{torch.get_num_threads()} CPU threads ({platform.machine()})"

@@ -17,8 +17,8 @@ __all__ = ["peak_bytes"]
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """Most bytes of tensors alive at once that `work` itself made.
 
-    On a GPU by the allocator's own count. On a CPU, whose allocator keeps none, by watching the
-    results of all operations; scratch space inside an operation is not seen.
+    On a GPU by the allocator's own count. On a CPU, whose allocator keeps none, by adding up the
+    results of all operations; temporary memory inside an operation is not counted.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -44,7 +44,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        # What an operation is given was there before it: views and results in place are not new.
+        # Views and results in place share the storage of an argument and are not new.
         old = {_address(x) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         result = function(*args, **(kwargs or {}))
         for tensor in pytree.tree_leaves(result):
@@ -56,7 +56,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         address = _address(tensor)
         if address in self._known:
             return
-        # oneDNN's packed weights have no storage to show; they are as large as their numbers.
+        # oneDNN's packed weights do not expose their storage; their size is that of their values.
         owner: Any = tensor if tensor.is_mkldnn else tensor.untyped_storage()
         size = tensor.numel() * tensor.element_size() if tensor.is_mkldnn else owner.nbytes()
         self._known[address] = size

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spgru.training import provenance as module
-from spgru.training.provenance import commit, provenance
+from spgru.runtime import provenance as module
+from spgru.runtime.provenance import commit, provenance
 
 
 def test_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ import sys
 
 import numpy as np
 import torch
-from common import ROOT, publish, save, table
+from common import ROOT, publish, save
 
 import spgru.functional as F
 from spgru import Moments
+from spgru.reporting.markdown import table
 
 sys.path.insert(0, str(ROOT / "tests"))
 from oracles import gaussian_moments
@@ -53,7 +54,7 @@ def main() -> None:
     ]
     text = table(header, rows)
     print(text)
-    save("activation_error", "python benchmarks/activation_error.py", results)
+    save("activation_error", "python accuracy/activation_error.py", results)
     publish("docs/mathematics.md", "activation_error", text)
 
 

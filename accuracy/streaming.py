@@ -36,7 +36,7 @@ def main() -> None:
         "microseconds_per_step": (time.perf_counter() - start) / steps * 1e6,
     }
     print(result)
-    save("streaming", f"python benchmarks/streaming.py --steps {steps}", result)
+    save("streaming", f"python accuracy/streaming.py --steps {steps}", result)
 
 
 if __name__ == "__main__":

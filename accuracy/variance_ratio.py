@@ -10,9 +10,10 @@ import argparse
 from typing import Any
 
 import torch
-from common import publish, save, table
+from common import publish, save
 
 import spgru
+from spgru.reporting.markdown import table
 
 KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "GRU": (spgru.GRU, {}),
@@ -88,7 +89,7 @@ def main() -> None:
         "redrawn / truth",
         "printed / truth",
     ]
-    save("variance_ratio", f"python benchmarks/variance_ratio.py {options}", results)
+    save("variance_ratio", f"python accuracy/variance_ratio.py {options}", results)
     publish("docs/mathematics.md", "variance_ratio", table(header, rows))
 
 

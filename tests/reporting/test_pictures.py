@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 
 from spgru.moments import Moments
+from spgru.reporting.pictures import Line, Panel, Tile, save_frames, save_panels
 from spgru.studies.animation import Clip, save_animation
-from spgru.studies.pictures import Cell, Line, Panel, save_frames, save_panels
 
 
 def test_frames_and_panels_are_written(tmp_path: Path) -> None:
     frame = torch.rand(4, 4)
-    rows = {"one": [Cell("frame", frame), Cell("uncertainty", frame)]}
+    rows = {"one": [Tile("frame", frame), Tile("uncertainty", frame)]}
     save_frames(tmp_path / "frames.png", ["a", "b"], rows)
     line = Line([1, 2], [1, 2], [0.5, 1.5], [1.5, 2.5])
     save_panels(tmp_path / "panels.png", [[Panel("title", "x", "y", {"model": line})]])

@@ -1,23 +1,21 @@
-"""One step of training: forward, backward, clipping, optimiser; eager, or one CUDA graph."""
+"""One update of the weights: forward, backward, clipping, optimiser; eager, or one CUDA graph."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from spgru.nn.weight import at_mean
+from spgru.nn.contexts import at_mean
 from spgru.objectives import Loss, Objective
+from spgru.runtime.device import GRAPH_WARMUP
 from spgru.training.config import ScheduleConfig
 from spgru.training.optimizer import Optimizer
 
-__all__ = [
-    "GraphStep", "LossModule", "MeanLossModule", "Step", "learning_rate", "multiplying",
-]  # fmt: skip
+__all__ = ["GraphUpdate", "LossModule", "MeanLossModule", "Update", "learning_rate"]
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -31,24 +29,6 @@ def learning_rate(peak: float, schedule: ScheduleConfig, step: int, steps: int) 
     progress = (step - schedule.warmup) / max(steps - schedule.warmup, 1)
     cosine = 0.5 * (1 + math.cos(math.pi * progress))
     return peak * (schedule.final + (1 - schedule.final) * cosine)
-
-
-@contextmanager
-def multiplying(precision: Precision, cudnn_benchmark: bool = False) -> Iterator[None]:
-    """Let float32 products on a GPU run in TF32, or keep them from it, and undo it at the end.
-
-    Args:
-        cudnn_benchmark: see `TrainConfig`
-    """
-    cudnn: Any = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    cudnn.allow_tf32, cudnn.benchmark = precision == "tf32", cudnn_benchmark
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        cudnn.allow_tf32, cudnn.benchmark = before[1:]
 
 
 class LossModule(nn.Module):
@@ -73,8 +53,8 @@ class MeanLossModule(LossModule):
             return super().forward(frames)
 
 
-class Step:
-    """Call with frames and learning rate; `names` and the returned vector are the loss's parts."""
+class Update:
+    """Call with frames and learning rate; returns the parts of the loss, named by `names`."""
 
     def __init__(
         self,
@@ -114,10 +94,8 @@ class Step:
         return torch.stack([part.detach().float() for part in parts.values()])
 
 
-class GraphStep(Step):
-    """The same step recorded once and replayed: no launches, no waiting for the host."""
-
-    _WARMUP = 3
+class GraphUpdate(Update):
+    """The same update captured once in a CUDA graph and replayed, without launching each kernel."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -137,7 +115,7 @@ class GraphStep(Step):
         return self._parts
 
     def _capture(self, frames: Tensor) -> None:
-        """Warm up on a side stream, record, and undo what that changed."""
+        """Warm up on a side stream, undo what that changed, and capture."""
         self._frames = frames.clone()
         random_state = torch.cuda.get_rng_state(frames.device)
         tensors = [*self._state()]
@@ -145,7 +123,7 @@ class GraphStep(Step):
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(self._WARMUP):
+            for _ in range(GRAPH_WARMUP):
                 self._run(self._frames)
         torch.cuda.current_stream().wait_stream(stream)
         for tensor, value in zip(tensors, before, strict=True):
