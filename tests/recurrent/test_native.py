@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_cases import needs_compiled
 
 import spgru
 from spgru.recurrent.kernels.native import cells, functions, library
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available() or sys.platform != "linux", reason="a matter of CPUs"
-)
+pytestmark = needs_compiled
 
 
 @pytest.fixture
