@@ -63,14 +63,16 @@ def _run_compiled(
 ) -> Trajectory:  # fmt: skip
     """In float32, whatever the dtype of the layer: what comes in is converted once."""
     from spgru.recurrent.kernels.native import cells
-    from spgru.recurrent.kernels.native.whole_steps import is_constant, whole_steps
+    from spgru.recurrent.kernels.native.whole_steps import whole_steps
     from spgru.recurrent.kernels.reset_before import reset_before_scan
 
     if (
         input_map is not None
         and batch_sizes is None
         and x.dtype == torch.float32 == dtype
-        and is_constant(cell, input_map, x, state)
+        # Also where nothing learns gradients may be enabled; then a frozen layer gives bit for bit
+        # what a learning one gives.
+        and not torch.is_grad_enabled()
     ):
         whole = whole_steps(cell, input_map, x.shape[1:-1].numel(), x.shape[0])
         if whole is not None:
