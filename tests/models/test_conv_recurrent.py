@@ -314,7 +314,7 @@ def test_errors_of_the_networks(kind: type[ConvNetwork]) -> None:
         for wrong, message in (
             (right[:1], rf"hx \({name}\) has shape \(1, 1, 3, 5, 5\) but the network has 2 layers"),
             (right[0], rf"hx \({name}\) has shape \(1, 3, 5, 5\) but the network has 2 layers"),
-            (right[..., :4, :], rf"hx \({name}\) has shape \(1, 3, 4, 5\) but x asks for"),
+            (right[..., :4, :], rf"hx \({name}\) has shape \(1, 3, 4, 5\) but must have"),
             (right.double(), rf"hx \({name}\) has dtype torch\.float64"),
         ):
             state = [wrong if j == k else right for j in range(len(kind.cell.state_names))]

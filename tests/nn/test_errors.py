@@ -60,11 +60,11 @@ BAD_CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         r"hx \(c\) has shape",
     ),
-    (lambda: LSTMCell(3, 4)(X[0], X[0]), TypeError, "hx must hold 2 values, got 1"),
+    (lambda: LSTMCell(3, 4)(X[0], X[0]), TypeError, r"pass hx=\(h_0, c_0\)"),
     (
         lambda: GRUCell(3, 4)(X[0], X[0]),
         ValueError,
-        r"hx has shape \(2, 3\) but the input asks for",
+        r"hx \(h\) has shape \(2, 3\) but must have \(2, 4\)",
     ),
     (lambda: GRUCell(3, 4)(X), ValueError, "input has 3 dimensions; pass one time step"),
     (lambda: GRU(3, 4).step(X), ValueError, "x_t has 3 dimensions; pass one time step"),

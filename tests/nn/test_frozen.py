@@ -155,7 +155,7 @@ def test_a_captured_graph_uses_what_is_kept_and_keeps_nothing_itself(
             layer(x)
             assert not state.kept
         layer(x)
-        kept = {key: entry[2] for key, entry in state.kept.items()}
+        kept = {key: entry.affine for key, entry in state.kept.items()}
         with monkeypatch.context() as capture:
             capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
             copied = layer._affine("weight_hh_l0", "bias_hh_l0")
@@ -163,4 +163,4 @@ def test_a_captured_graph_uses_what_is_kept_and_keeps_nothing_itself(
             layer(x)
         # The graph has no reference of its own to what it reads.
         assert all(any(a is b for b in layer._captured) for a in kept.values())
-        assert {key: entry[2] for key, entry in state.kept.items()} == kept
+        assert {key: entry.affine for key, entry in state.kept.items()} == kept

@@ -77,10 +77,14 @@ def _columns_like(like: Tensor, *constants: tuple[float, ...]) -> list[Tensor]:
 
 def _make_columns(like: Tensor, constants: tuple[tuple[float, ...], ...]) -> list[Tensor]:
     shape = (-1, *[1] * like.ndim)
-    return [
-        torch.tensor(values, dtype=like.dtype, device=like.device).view(shape)
-        for values in constants
-    ]
+    options: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+    if torch.compiler.is_exporting():
+        # As operations: torch.export refuses tensors created from numbers inside its scan.
+        return [
+            torch.stack([torch.full((), value, **options) for value in values]).view(shape)
+            for values in constants
+        ]
+    return [torch.tensor(values, **options).view(shape) for values in constants]
 
 
 def _sigmoid_near(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spgru.functional.products import MATRIX, Convolution, Product
-from spgru.moments import Moments, promote
+from spgru.moments import Moments, is_autocast, promote
 
 __all__ = ["Affine", "conv2d", "linear"]
 
@@ -134,7 +134,7 @@ class Affine:
     def _cast(self, name: str, tensor: Tensor) -> Tensor:
         """The weight in autocast's dtype, cast once instead of at every product."""
         device = tensor.device.type
-        if tensor.dtype != torch.float32 or not torch.is_autocast_enabled(device):
+        if tensor.dtype != torch.float32 or not is_autocast(tensor):
             return tensor
         low = torch.get_autocast_dtype(device)
         result: Tensor = self.keep((name, low), lambda: tensor.to(low))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from spgru.checks import check_choice, check_value
+from spgru.checks import check_value
 from spgru.functional import Affine
 from spgru.functional.products import SAME_CONVOLUTION
-from spgru.moments import Moments, cat, certain, stack
-from spgru.nn.layer import Layer, Options
-from spgru.nn.recurrent import require_pair
-from spgru.nn.sequence import RecurrentOptions
+from spgru.moments import Moments, stack
+from spgru.nn.recurrent_layer import RecurrentLayer, RecurrentOptions
 from spgru.nn.weight import WeightShape
-from spgru.recurrent import BACKENDS, Backend, Cell, Trajectory, gru_cell, lstm_cell, run
+from spgru.recurrent import Cell, Trajectory, gru_cell, lstm_cell, run
 
 __all__ = ["ConvCell", "ConvGRU", "ConvGRUCell", "ConvLSTM", "ConvLSTMCell", "ConvNetwork"]
 
@@ -37,7 +34,7 @@ def _channels_first(x: Any) -> Any:
     return Moments(x.mean.movedim(-1, -3), x.var.movedim(-1, -3))
 
 
-class ConvCell(Layer):
+class ConvCell(RecurrentLayer):
     """Base of the cells, each one layer with random weights. Tensor or Moments in, Moments out.
 
     Every product of the equations is a convolution that keeps height and width. Moments are exact
@@ -48,14 +45,11 @@ class ConvCell(Layer):
         in_channels: of the input; 0 for a cell that runs on its state alone
         hidden_channels: of the state
         kernel_size: odd
-        backend: see `spgru.GRU`
 
-    For the others see `spgru.nn.Layer`.
+    For the others see `spgru.nn.Layer` and `spgru.nn.recurrent_layer.RecurrentLayer`.
     """
 
     torch_class = nn.Module
-    gates: int
-    state_names: tuple[str, ...] = ("h",)
 
     def __init__(
         self,
@@ -64,13 +58,9 @@ class ConvCell(Layer):
         kernel_size: int = 5,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        *,
-        backend: Backend = "auto",
-        **options: Unpack[Options],
+        **options: Unpack[RecurrentOptions],
     ) -> None:
         super().__init__(device, dtype, **options)
-        check_choice("backend", backend, BACKENDS)
-        self.backend = backend
         if in_channels < 0 or hidden_channels < 1:
             raise ValueError(
                 f"in_channels is {in_channels} and hidden_channels {hidden_channels}; they must be "
@@ -92,18 +82,6 @@ class ConvCell(Layer):
             WeightShape("bias_hh", (rows,), fan_hh, bound_hh),
         ]
         self._add_weights(specs if in_channels else specs[1:])
-
-    @abstractmethod
-    def _cell(self, hidden: Affine) -> Cell:
-        """The equations with these filters of the state."""
-
-    @staticmethod
-    def _unpack_state(hx: Any) -> tuple[Any, ...]:
-        return (hx,)
-
-    @staticmethod
-    def _pack_state(state: tuple[Any, ...]) -> Any:
-        return state[0]
 
     def forward(self, x: Tensor | Moments, hx: Any = None) -> Any:
         """One step.
@@ -134,51 +112,35 @@ class ConvCell(Layer):
                 f"x has shape {tuple(x.shape)}; pass (T, B, {self.in_channels}, height, width) "
                 "with at least one step"
             )
-        state = self._initial_state(hx, x)
-        output, final, neurons = self._run(_channels_last(self._enter(x)), state)
+        _, batch, _, *size = x.shape
+        shapes = ((batch, self.hidden_channels, *size),) * len(self.state_names)
+        given = self._initial_state(hx, shapes, x, "batch, hidden_channels, height, width")
+        state = tuple(_channels_last(value) for value in given)
+        output, final, neurons = self._run_part("", _channels_last(self._enter(x)), state)
         if self._is_recorded:
             laid_out = {name: _channels_first(value) for name, value in neurons.items()}
             self._record("", laid_out, 0)
         output, *after = (self._leave(_channels_first(value)) for value in (output, *final))
         return output, self._pack_state(tuple(after))
 
-    def _initial_state(self, hx: Any, x: Tensor | Moments) -> tuple[Any, ...]:
-        """(B, height, width, hidden_channels) each; checked if given, else zeros."""
-        _, batch, _, *size = x.shape
-        shape = (batch, self.hidden_channels, *size)
-        if hx is None:
-            zeros = torch.zeros(shape, dtype=x.dtype, device=x.device)
-            hx = self._pack_state((zeros,) * len(self.state_names))
-        state = []
-        for name, value in zip(self.state_names, self._unpack_state(hx), strict=True):
-            self._check(f"hx ({name})", value)
-            if tuple(value.shape) != shape:
-                raise ValueError(
-                    f"hx ({name}) has shape {tuple(value.shape)} but x asks for {shape}"
-                )
-            value = self._enter(value)
-            if isinstance(value, Tensor) and not self._is_certain:
-                value = certain(value)
-            state.append(_channels_last(value))
-        return tuple(state)
+    def _hidden_map(self, part: str) -> Affine:
+        return self._filters("hh")
 
-    def _run(self, x: Any, state: tuple[Any, ...]) -> Trajectory:
-        if x.shape[0] > 1 and self._redraws:
-            outputs, history = [], []
-            for t in range(x.shape[0]):
-                output, state, neurons = self._run(x[t : t + 1], state)
-                outputs.append(output)
-                history.append(neurons)
-            joined = {name: cat([step[name] for step in history]) for name in history[0]}
-            return Trajectory(cat(outputs), state, joined)
-        cell, inputs = self._cell(self._filters("hh")), x
-        filters = self._filters("ih") if self.in_channels else None
-        if filters is None:
-            inputs = self._without_input(x.shape[:-1])
-        return run(
-            cell, inputs, state, input_map=filters, backend=self.backend,
-            record=self._is_recorded,
-        )  # fmt: skip
+    def _input_map(self, part: str) -> Affine:
+        return self._filters("ih")
+
+    def _run_part(
+        self,
+        part: str,
+        x: Any,
+        state: tuple[Any, ...],
+        reverse: bool = False,
+        batch_sizes: Tensor | None = None,
+    ) -> Trajectory:
+        if self.in_channels or (self._redraws and x.shape[0] > 1):
+            return super()._run_part(part, x, state, reverse, batch_sizes)
+        inputs = self._without_input(x.shape[:-1])
+        return run(self._cell(part), inputs, state, backend=self.backend, record=self._is_recorded)
 
     def _filters(self, part: str) -> Affine:
         def make() -> Affine:
@@ -229,7 +191,8 @@ class ConvGRUCell(ConvCell):
         super().__init__(in_channels, hidden_channels, kernel_size, device, dtype, **options)
         self.reset_after = reset_after
 
-    def _cell(self, hidden: Affine) -> Cell:
+    def _cell(self, part: str) -> Cell:
+        hidden = self._hidden_map(part)
         return gru_cell(hidden, self.hidden_channels, self.family, self.rule, self.reset_after)
 
 
@@ -242,16 +205,8 @@ class ConvLSTMCell(ConvCell):
     gates = 4
     state_names = ("h", "c")
 
-    @staticmethod
-    def _unpack_state(hx: Any) -> tuple[Any, ...]:
-        return require_pair(hx)
-
-    @staticmethod
-    def _pack_state(state: tuple[Any, ...]) -> Any:
-        return state
-
-    def _cell(self, hidden: Affine) -> Cell:
-        return lstm_cell(hidden, self.family, self.rule)
+    def _cell(self, part: str) -> Cell:
+        return lstm_cell(self._hidden_map(part), self.family, self.rule)
 
 
 class ConvNetwork(nn.Module):

@@ -1,9 +1,10 @@
 """Layers with the signatures of `torch.nn` and random weights."""
 
-from spgru.nn.cells import GRUCell, LSTMCell, RNNCell
+from spgru.nn.gru import GRU, GRUCell
 from spgru.nn.layer import Layer
 from spgru.nn.linear import Conv2d, Linear
-from spgru.nn.recurrent import GRU, LSTM, RNN
+from spgru.nn.lstm import LSTM, LSTMCell
+from spgru.nn.rnn import RNN, RNNCell
 from spgru.nn.weight import Weight
 
 __all__ = [

@@ -19,7 +19,7 @@ from spgru.families import Family, Parameterization, get
 from spgru.functional import Affine, Rule
 from spgru.functional.products import MATRIX, Product
 from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
-from spgru.moments import Moments, certain
+from spgru.moments import Moments, certain, is_autocast
 from spgru.nn.weight import (
     StandardDeviation,
     Weight,
@@ -248,34 +248,27 @@ class Layer(nn.Module):
             names: of the weights it is made from, which are all that it depends on
         """
         frozen = frozen_of(self)
-        if frozen is None or self._redraws or torch.compiler.is_compiling():
-            return make()
-        if is_differentiated_forward():  # nothing may be kept beyond the transformation
+        if frozen is None or not _may_keep():
             return make()
         mode = weight_mode(self)
+        if isinstance(mode, Drawn) and mode.draws is None:
+            return make()
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
-        key = (*names, mode, torch.is_autocast_enabled(sources[0].device.type))
-        versions = [_version(source) for source in sources]
-        entry = frozen.kept.get(key)
-        is_valid = (
-            entry is not None
-            and entry[1] == versions
-            and all(a is b for a, b in zip(entry[0], sources, strict=True))
-        )
+        key = names, mode, is_autocast(sources[0])
+        entry: _Kept | None = frozen.kept.get(key)
+        if entry is not None and not entry.is_current(sources):
+            entry = None
         if not frozen.learns and _is_captured(sources[0]):
             # Nothing is computed before the graph runs: what is made here must not be kept.
-            if entry is None or not is_valid:
+            if entry is None:
                 return make()
             # The graph knows addresses only: what it reads has to live as long as the layer.
-            if not any(affine is entry[2] for affine in self._captured):
-                self._captured.append(entry[2])
-            captured: Affine = entry[2].copy()
-            return captured
-        if entry is None or not is_valid:
-            entry = sources, versions, _make(make, frozen)
-            frozen.kept[key] = entry
-        kept: Affine = entry[2]
-        return kept
+            if not any(affine is entry.affine for affine in self._captured):
+                self._captured.append(entry.affine)
+            return entry.affine.copy()
+        if entry is None:
+            entry = frozen.kept[key] = _Kept(_make(make, frozen), sources)
+        return entry.affine
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -380,8 +373,30 @@ def _make(make: Callable[[], Affine], frozen: Frozen) -> Affine:
         return make().detach()
 
 
-def _version(tensor: Tensor) -> Any:
-    """Something that differs after a change that torch counts, a cast or a move."""
-    if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_inference():
-        return tensor.dtype
-    return tensor._version, tensor.data_ptr(), tensor.dtype
+class _Kept:
+    """A map, and the tensors it was made from as they were then."""
+
+    def __init__(self, affine: Affine, sources: list[Tensor]) -> None:
+        self.affine, self.sources = affine, sources
+        self.versions = [_version(source) for source in sources]
+
+    def is_current(self, sources: list[Tensor]) -> bool:
+        """Whether nothing has changed that torch counts, nor been replaced, cast or moved."""
+        for old, version, new in zip(self.sources, self.versions, sources, strict=True):
+            if new is not old or _version(new) != version:
+                return False
+        return True
+
+
+def _version(tensor: Tensor) -> tuple[int, int] | None:
+    if tensor.is_inference() or type(tensor) not in _PLAIN:
+        return None
+    return tensor._version, tensor.data_ptr()
+
+
+_PLAIN = Tensor, nn.Parameter
+
+
+def _may_keep() -> bool:
+    """Whether tensors made now outlive the call: not in a compiler's trace or a transform."""
+    return not (torch.compiler.is_compiling() or is_differentiated_forward())

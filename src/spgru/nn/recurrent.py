@@ -1,188 +1,281 @@
-"""`GRU`, `LSTM` and `RNN` with random weights."""
+"""The part of GRU, LSTM and RNN that is not their equations: layers, directions, packing, time."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, Unpack
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from spgru.checks import check_choice
-from spgru.families import Family
-from spgru.functional import Affine, Rule
-from spgru.nn.sequence import Recurrent, RecurrentOptions
-from spgru.nn.weight import StandardDeviation
-from spgru.recurrent import Cell, gru_cell, lstm_cell, rnn_cell
+from spgru.checks import check_features
+from spgru.functional.algebra import dropout
+from spgru.moments import Moments, cat, stack
+from spgru.nn.packing import Packing, unpack
+from spgru.nn.recurrent_layer import RecurrentLayer, RecurrentOptions
+from spgru.nn.weight import WeightShape
+from spgru.recurrent import Choice, explain, single_step
 
-__all__ = ["GRU", "LSTM", "RNN"]
+__all__ = ["Recurrent"]
 
 
-class GRU(Recurrent):
-    """`torch.nn.GRU` with random weights. See `spgru.recurrent.gru` for the equations.
+class Recurrent(RecurrentLayer):
+    """Base of `GRU`, `LSTM` and `RNN`: everything but the step.
 
-    `reset_after=True` is the GRU of `torch.nn` and cuDNN, `reset_after=False` the paper's. The
-    other arguments before `device` are `torch.nn.GRU`'s; for those after it see `spgru.nn.Layer`.
+    The arguments before `device` are those of `torch.nn`; for the others see `spgru.nn.Layer` and
+    `RecurrentLayer`.
     """
-
-    gates = 3
-    torch_class = nn.GRU
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        reset_after: bool = True,
-        **options: Unpack[RecurrentOptions],
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device, dtype, **options,
-        )  # fmt: skip
-        self.reset_after = reset_after
-
-    def _cell(self, hidden: Affine, part: str) -> Cell:
-        return gru_cell(hidden, self.hidden_size, self.family, self.rule, self.reset_after)
-
-    @classmethod
-    def from_torch(
-        cls, module: nn.Module, weight_std: StandardDeviation = None, **options: Any
-    ) -> Self:
-        """The same layer with the weights of `module` as means and `weight_std` around them."""
-        require_reset_after(options.get("reset_after", True))
-        return super().from_torch(module, weight_std, **options)
-
-    def to_torch(self) -> nn.GRU:
-        require_reset_after(self.reset_after)
-        return super().to_torch()  # type: ignore[no-any-return]
-
-    def extra_repr(self) -> str:
-        return super().extra_repr() + ("" if self.reset_after else ", reset_after=False")
-
-
-def require_reset_after(reset_after: bool) -> None:
-    if not reset_after:
-        raise ValueError(
-            "torch.nn has no GRU with reset_after=False; use reset_after=True to convert"
-        )
-
-
-class LSTM(Recurrent):
-    """`torch.nn.LSTM` with random weights. See `spgru.recurrent.lstm` for the equations.
-
-    The arguments before `device` are `torch.nn.LSTM`'s; for those after it see `spgru.nn.Layer`.
-    The state is the pair (h, c).
-    """
-
-    gates = 4
-    torch_class = nn.LSTM
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
         proj_size: int = 0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
         **options: Unpack[RecurrentOptions],
     ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device, dtype, proj_size, **options,
-        )  # fmt: skip
+        super().__init__(device, dtype, **options)
+        for name, size in (
+            ("input_size", input_size),
+            ("hidden_size", hidden_size),
+            ("num_layers", num_layers),
+        ):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        if dropout and num_layers == 1:
+            warnings.warn(
+                f"dropout={dropout} acts between layers and num_layers is 1: it does nothing",
+                stacklevel=3,
+            )
+        if not 0 <= proj_size < hidden_size:
+            raise ValueError(
+                f"proj_size must lie between 0 and hidden_size - 1 = {hidden_size - 1}, "
+                f"got {proj_size}"
+            )
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        self._add_weights(self._weight_shapes())
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def _output_size(self) -> int:
+        return self.proj_size or self.hidden_size
 
     @property
     def _state_sizes(self) -> tuple[int, ...]:
-        return self._output_size, self.hidden_size
-
-    def _unpack_state(self, hx: Any) -> tuple[Any, ...]:
-        return require_pair(hx)
-
-    def _pack_state(self, state: list[Any]) -> Any:
-        return tuple(state)
-
-    def _cell(self, hidden: Affine, part: str) -> Cell:
-        projection = self._affine(f"weight_hr_{part}", "") if self.proj_size else None
-        return lstm_cell(hidden, self.family, self.rule, projection)
+        return (self._output_size,)
 
     @staticmethod
-    def _torch_arguments(module: Any) -> dict[str, Any]:
-        return {**Recurrent._torch_arguments(module), "proj_size": module.proj_size}
+    def _part(layer: int, reverse: bool) -> str:
+        """Suffix that `torch.nn` gives to the weights of one layer and direction."""
+        return f"l{layer}_reverse" if reverse else f"l{layer}"
 
+    def _weight_shapes(self) -> Iterator[WeightShape]:
+        size = self._output_size
+        bound = 1 / math.sqrt(self.hidden_size)
+        rows = self.gates * self.hidden_size
+        for layer in range(self.num_layers):
+            inputs = self.input_size if layer == 0 else size * self._directions
+            for reverse in (False, True)[: self._directions]:
+                part = self._part(layer, reverse)
+                yield WeightShape(f"weight_ih_{part}", (rows, inputs), inputs, bound)
+                yield WeightShape(f"weight_hh_{part}", (rows, size), size, bound)
+                if self.bias:
+                    yield WeightShape(f"bias_ih_{part}", (rows,), inputs, bound)
+                    yield WeightShape(f"bias_hh_{part}", (rows,), size, bound)
+                if self.proj_size:
+                    shape = (self.proj_size, self.hidden_size)
+                    yield WeightShape(f"weight_hr_{part}", shape, self.hidden_size, bound)
 
-def require_pair(hx: Any) -> tuple[Any, ...]:
-    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-        raise TypeError(
-            f"hx of an LSTM must be the pair (h_0, c_0), got {type(hx).__name__}; "
-            "pass hx=(h_0, c_0)"
+    # -- the sequence -------------------------------------------------------------------------
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Moments, Any]:
+        """Run along a sequence.
+
+        Args:
+            input: Tensor or Moments (T, B, I), (B, T, I) with `batch_first`, or (T, I); or a
+                `PackedSequence`, or Moments of two of them
+            hx: initial state as `torch.nn` shapes it, Tensor or Moments; None for zeros
+
+        Returns:
+            the output at every step, laid out as `input`, and the final state
+        """
+        x, packing = unpack(input)
+        self._check("input", x)
+        if packing is not None and x.ndim != 2:
+            raise ValueError(f"input packs sequences of {x.ndim - 1} dimensions; pack (T, I) each")
+        if x.ndim not in (2, 3):
+            raise ValueError(
+                f"input has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, "
+                "or (T, I)"
+            )
+        check_features("input", x, self.input_size, "input_size")
+        batched = x.ndim == 3 or packing is not None
+        swap = x.ndim == 3 and self.batch_first
+        x = x.transpose(0, 1) if swap else x if batched else x.unsqueeze(1)
+        if x.shape[0] == 0:
+            raise ValueError("input is an empty sequence; pass at least one time step")
+        state = self._states(hx, x, batched, packing)
+
+        def restore(sequence: Any) -> Any:
+            """(T, B, H) in the layout of the input"""
+            if packing is not None:
+                return packing.in_order(sequence)
+            if not batched:
+                return sequence.squeeze(1)
+            return sequence.transpose(0, 1) if swap else sequence
+
+        batch_sizes = None if packing is None else packing.batch_sizes
+        output, final = self._run(self._enter(x), state, batch_sizes, restore, 1 if swap else 0)
+        output, final = self._leave(output), [self._leave(value) for value in final]
+        if packing is not None:
+            output = Moments(packing.close(output.mean), packing.close(output.var))  # type: ignore[arg-type]
+            final = [packing.unsort(value) for value in final]
+        else:
+            output = restore(output)
+        if not batched:
+            final = [value.squeeze(1) for value in final]
+        return output, self._pack_state(tuple(final))
+
+    def _states(self, hx: Any, x: Any, batched: bool, packing: Packing | None) -> tuple[Any, ...]:
+        """(layers D, B, size) each, packed sequences sorted by length"""
+        count = self.num_layers * self._directions
+        batch = x.shape[1] if packing is None else packing.batch
+        shapes = tuple(
+            (count, batch, size) if batched else (count, size) for size in self._state_sizes
         )
-    return tuple(hx)
+        layout = "num_layers times directions, batch if the input has one, state size"
+        state = self._initial_state(hx, shapes, x, layout)
+        if not batched:
+            return tuple(value.unsqueeze(1) for value in state)
+        if packing is not None and hx is not None:
+            return tuple(packing.sort(value) for value in state)
+        return state
 
+    def backend_for(self, input: Any, hx: Any = None) -> Choice:
+        """Which backend a call with these arguments takes, and why it is no kernel.
 
-class RNN(Recurrent):
-    """`torch.nn.RNN` with random weights. See `spgru.recurrent.rnn` for the equation.
+        An explicit backend that cannot take them is refused, as the call would be.
+        """
+        x, packing = unpack(input)
+        x = x.unsqueeze(1) if x.ndim == 2 and packing is None else x
+        x = x.transpose(0, 1) if x.ndim == 3 and self.batch_first else x
+        state = self._states(None, x, True, packing) if hx is None else self._unpack_state(hx)
+        first = tuple(value[0] for value in state)
+        return explain(self._cell("l0"), self._enter(x), first, self.backend, self._is_recorded)
 
-    The arguments before `device` are `torch.nn.RNN`'s; for those after it see `spgru.nn.Layer`.
-    """
+    def step(self, x_t: Tensor | Moments, state: Any = None) -> tuple[Moments, Any]:
+        """One time step of a stream, at constant memory under `torch.no_grad()`.
 
-    gates = 1
-    torch_class = nn.RNN
+        Feeding a sequence step by step, or in pieces through the layer itself, gives what one
+        pass over the whole gives. With gradients enabled the state keeps the whole history alive
+        for a later backward pass; `detach` it to let go.
 
-    def __init__(
+        Args:
+            x_t: (B, I) or (I,)
+            state: what the last call returned; None at the start
+
+        Returns:
+            the output (B, H) or (H,), and the state to pass on
+        """
+        if self.bidirectional:
+            raise ValueError(
+                "a bidirectional layer needs the whole sequence and cannot stream; "
+                "build it with bidirectional=False"
+            )
+        self._check("x_t", x_t)
+        if x_t.ndim not in (1, 2):
+            raise ValueError(f"x_t has {x_t.ndim} dimensions; pass one time step, (B, I) or (I,)")
+        check_features("x_t", x_t, self.input_size, "input_size")
+        if self._forward_pre_hooks or self._forward_hooks or self._is_recorded:
+            # Hooks (of pruning, for instance) are called by a call of the module alone.
+            time = 1 if self.batch_first and x_t.ndim == 2 else 0
+            output, state = self(x_t.unsqueeze(time), state)
+            return output.squeeze(time), state
+        shapes = tuple((self.num_layers, *x_t.shape[:-1], size) for size in self._state_sizes)
+        layers = self._initial_state(state, shapes, x_t, "num_layers, batch if x_t has one, size")
+        x, finals = self._enter(x_t), []
+        for layer in range(self.num_layers):
+            part, before = self._part(layer, False), tuple(value[layer] for value in layers)
+            input_map = self._input_map(part)
+            finals.append(single_step(self._cell(part), x, before, input_map, self.backend))
+            x = finals[-1][0]
+            if self.dropout and layer < self.num_layers - 1:
+                x = dropout(x, self.dropout, self.training)
+        # Cloned, because a user may change the output in place, and the state must stay.
+        output = self._leave(x.clone())
+        if len(finals) == 1:
+            after = tuple(self._leave(value).unsqueeze(0) for value in finals[0])
+        else:
+            after = tuple(self._leave(stack(values)) for values in zip(*finals, strict=True))
+        return output, self._pack_state(after)
+
+    def _run(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        nonlinearity: Literal["tanh", "relu"] = "tanh",
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        **options: Unpack[RecurrentOptions],
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device, dtype, **options,
-        )  # fmt: skip
-        self.nonlinearity = check_nonlinearity(nonlinearity, self.family, self.rule)
+        x: Any,
+        state: tuple[Any, ...],
+        batch_sizes: Tensor | None,
+        restore: Callable[[Any], Any],
+        time_dim: int,
+    ) -> tuple[Any, list[Any]]:
+        """All layers and directions: outputs (T, B, D H) and final states (layers D, B, H).
 
-    def _cell(self, hidden: Affine, part: str) -> Cell:
-        return rnn_cell(hidden, self.family, self.rule, self.nonlinearity)
+        Packed sequences, which have `batch_sizes`, go in and come out as rows: (N, I), (N, D H).
+        """
+        finals: list[tuple[Any, ...]] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for reverse in (False, True)[: self._directions]:
+                initial = tuple(values[len(finals)] for values in state)
+                part = self._part(layer, reverse)
+                output, final, neurons = self._run_part(part, x, initial, reverse, batch_sizes)
+                outputs.append(output)
+                finals.append(final)
+                if self._is_recorded:
+                    laid_out = {name: restore(value) for name, value in neurons.items()}
+                    self._record(part, laid_out, time_dim)
+            x = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
+            if self.dropout and layer < self.num_layers - 1:
+                x = dropout(x, self.dropout, self.training)
+        if len(finals) == 1:
+            return x, [value.unsqueeze(0) for value in finals[0]]
+        return x, [stack(values) for values in zip(*finals, strict=True)]
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do; here because code written for `torch.nn` calls it."""
 
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
-        return {**Recurrent._torch_arguments(module), "nonlinearity": module.nonlinearity}
+        names = (
+            "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout",
+            "bidirectional",
+        )  # fmt: skip
+        return {name: getattr(module, name) for name in names}
 
     def extra_repr(self) -> str:
-        shown = "" if self.nonlinearity == "tanh" else f", nonlinearity={self.nonlinearity!r}"
-        return super().extra_repr() + shown
-
-
-def check_nonlinearity(
-    nonlinearity: Literal["tanh", "relu"], family: Family, rule: Rule
-) -> Literal["tanh", "relu"]:
-    check_choice("nonlinearity", nonlinearity, ("tanh", "relu"))
-    if nonlinearity == "relu" and family.name != "gaussian":
-        raise ValueError(
-            f"nonlinearity='relu' is not defined for family={family.name!r}, whose activation is "
-            "c (1 - exp(-gamma x)); leave nonlinearity out or use family='gaussian'"
-        )
-    if nonlinearity == "relu" and rule == "paper":
-        raise ValueError(
-            "rule='paper' has no formula for nonlinearity='relu'; use rule='exact', which is exact"
-        )
-    return nonlinearity
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        for name, default in (
+            ("num_layers", 1),
+            ("bias", True),
+            ("batch_first", False),
+            ("dropout", 0.0),
+            ("bidirectional", False),
+            ("proj_size", 0),
+        ):
+            if getattr(self, name) != default:
+                parts.append(f"{name}={getattr(self, name)}")
+        return ", ".join([*parts, self._options_repr()])

@@ -20,11 +20,13 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from spgru.checks import has_triton, is_transformed
+from spgru.checks import has_triton, is_differentiated_forward, is_transformed
 from spgru.functional import Affine
 from spgru.functional.products import Matrix, SameConvolution
 from spgru.moments import Moments
 from spgru.recurrent.cell import Cell
+from spgru.recurrent.exporting import run_exportable
+from spgru.recurrent.operator import run_as_operator
 from spgru.recurrent.scan import Trajectory, scan, scan_packed
 
 __all__ = ["BACKENDS", "Backend", "Choice", "explain", "run"]
@@ -160,6 +162,14 @@ def run(
         batch_sizes: of a `PackedSequence`, None for sequences of equal length
         record: return all neurons, not only the states
     """
+    if torch.compiler.is_compiling() and not record and batch_sizes is None:
+        if torch.compiler.is_exporting():
+            if x.shape[0] != 1:
+                return run_exportable(cell, x, state, input_map, reverse)
+        elif not is_differentiated_forward():
+            result = run_as_operator(cell, x, state, input_map, backend, reverse)
+            if result is not None:
+                return result
     chosen, _ = explain(cell, x, state, backend, record)
     if chosen == "reference":
         inputs = x if input_map is None else input_map(x)

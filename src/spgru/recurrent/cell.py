@@ -30,6 +30,10 @@ class Cell:
     """the reference, as a function of `hidden` or of another map that stands for it"""
     obstacle: str | None = None
     """why no kernel has these equations, None where one has"""
+    projection: Affine | None = None
+    """of an LSTM's state"""
+    nonlinearity: str = "tanh"
+    """of an RNN"""
 
     @property
     def step(self) -> Step[Any]:
@@ -67,7 +71,7 @@ def lstm_cell(
         return partial(lstm_step, hidden=other, projection=projection, family=family, rule=rule)
 
     obstacle = None if projection is None else "there is no kernel for proj_size"
-    return Cell("lstm", hidden, family, rule, equation, obstacle)
+    return Cell("lstm", hidden, family, rule, equation, obstacle, projection)
 
 
 def rnn_cell(
@@ -86,4 +90,4 @@ def rnn_cell(
         return partial(rnn_step, hidden=other, nonlinearity=nonlinearity, family=family, rule=rule)
 
     obstacle = None if nonlinearity == "tanh" else "there is no kernel for nonlinearity='relu'"
-    return Cell("rnn", hidden, family, rule, equation, obstacle)
+    return Cell("rnn", hidden, family, rule, equation, obstacle, nonlinearity=nonlinearity)

@@ -32,10 +32,12 @@ def single_step(
         state: (*batch, H) each
         input_map: I -> gates H
     """
-    if x.dtype is torch.float32 and explain(cell, x, state, backend).backend == "compiled":
-        from spgru.recurrent.kernels.native.whole_steps import is_constant, whole_steps
+    if not torch.is_grad_enabled() and explain(cell, x, state, backend).backend == "compiled":
+        from spgru.recurrent.kernels.native.whole_steps import whole_steps
 
-        steps = whole_steps(cell, input_map, x.shape[:-1].numel(), 1)
-        if steps is not None and is_constant(cell, input_map, x, state):
+        steps = None
+        if x.dtype is torch.float32:
+            steps = whole_steps(cell, input_map, x.shape[:-1].numel(), 1)
+        if steps is not None:
             return steps.step(x, state)
     return run(cell, x.unsqueeze(0), state, input_map=input_map, backend=backend).final

@@ -70,8 +70,6 @@ def _run_compiled(
         input_map is not None
         and batch_sizes is None
         and x.dtype == torch.float32 == dtype
-        # Also where nothing learns gradients may be enabled; then a frozen layer gives bit for bit
-        # what a learning one gives.
         and not torch.is_grad_enabled()
     ):
         whole = whole_steps(cell, input_map, x.shape[1:-1].numel(), x.shape[0])

@@ -16,7 +16,7 @@ from spgru.moments import Moments
 from spgru.recurrent.cell import Cell
 from spgru.recurrent.kernels.native.functions import bind
 
-__all__ = ["WholeSteps", "is_constant", "whole_steps"]
+__all__ = ["WholeSteps", "whole_steps"]
 
 _GATES = {"gru": 3, "gru_reset_before": 3, "lstm": 4, "rnn": 1}
 # Where one thread here is faster than a library with its calls, on an EPYC with one thread, GRU.
@@ -101,19 +101,6 @@ class WholeSteps:
             scratch.data_ptr(), rows, self.inputs, self.size, count, reverse,
         )  # fmt: skip
         return after
-
-
-def is_constant(
-    cell: Cell, input_map: Affine, x: Tensor | Moments, state: tuple[Moments, ...]
-) -> bool:
-    """Whether no gradient will be asked for, so that C may do everything."""
-    if not torch.is_grad_enabled():
-        return True
-    maps = input_map, cell.hidden
-    parts: list[Any] = [part for m in maps for part in (m.weight, m.weight_var, m.bias, m.bias_var)]
-    parts += (x,) if isinstance(x, Tensor) else tuple(x)
-    parts += [part for moments in state for part in moments]
-    return not any(part is not None and part.requires_grad for part in parts)
 
 
 def _checked(name: str, part: Any, shape: tuple[int, ...]) -> Any:
