@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,10 +15,13 @@ from spgru.families import get
 from spgru.functional import Affine
 from spgru.functional.products import MATRIX, SAME_CONVOLUTION
 from spgru.recurrent import Cell, gru_cell, lstm_cell, rnn_cell, run
+from spgru.recurrent.kernels.native import library
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HAS_COMPILED = DEVICE == "cpu" and library.obstacle() is None
 # In the interpreter Triton's kernels run on a CPU too; on a GPU there is only Triton.
-KERNELS = ["triton", "compiled"] if DEVICE == "cpu" else ["triton"]
+KERNELS = ["triton", "compiled"] if HAS_COMPILED else ["triton"]
+needs_compiled = pytest.mark.skipif(not HAS_COMPILED, reason="needs a CPU and a C compiler")
 
 GAUSSIAN = get("gaussian")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import DEVICE, KERNELS, tree_moments
+from kernel_cases import DEVICE, KERNELS, needs_compiled, tree_moments
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -138,7 +138,7 @@ def test_traced_layers_run_the_reference() -> None:
     assert (exported(other) - mean(other)).abs().max() < 1e-6
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+@needs_compiled
 def test_the_compiled_backend_refuses_too(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = spgru.GRU(4, 3, backend="compiled")
     x = torch.randn(2, 1, 4)
@@ -169,7 +169,7 @@ def test_recording_is_refused_by_kernels_and_done_by_auto(backend: Any) -> None:
     torch.testing.assert_close(recorded.mean, layer(x)[0].mean)
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="compiled for CPUs")
+@needs_compiled
 def test_weights_that_are_numbers_are_refused_by_the_compiled_kernels() -> None:
     layer = spgru.GRU(4, 3, backend="compiled")
     x = torch.randn(5, 2, 4)
@@ -211,6 +211,7 @@ def test_other_products_are_refused_by_kernels_and_done_by_auto(product: Any) ->
         torch.testing.assert_close(found[0].mean, expected.mean)
 
 
+@needs_compiled
 def test_explain_names_the_backend_and_the_reason() -> None:
     hidden = Affine.of(spgru.Moments(torch.randn(9, 3), torch.rand(9, 3)))
     x, h = spgru.certain(torch.randn(2, 1, 9)), spgru.certain(torch.randn(1, 3))

@@ -7,19 +7,19 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kernel_cases import needs_compiled
 
 import spgru
 from spgru.recurrent.kernels.native import cells, functions, library
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available() or sys.platform != "linux", reason="a matter of CPUs"
-)
+pytestmark = needs_compiled
 
 
 @pytest.fixture
@@ -99,16 +99,19 @@ def is_a_file(folder: Path) -> None:
     ],
 )
 def test_a_folder_that_others_control_is_not_used(
-    spoil: Callable[[Path], None], reason: str, cache_root: Path
+    spoil: Callable[[Path], None], reason: str, cache_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    private = cache_root / "private"
+    private.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(private))
     folder = cache_root / "spgru"
     spoil(folder)
     with pytest.warns(RuntimeWarning, match=f"compiles its kernels anew .*{reason}"):
         loaded = load()
     assert loaded.gru_forward
     assert not list(cache_root.rglob("*.so"))
-    # Nor is anything left behind in the place for temporary files.
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("spgru-*"))
+    # Nor is anything left behind in the folder for temporary files.
+    assert not list(private.iterdir())
 
 
 def truncate(path: Path) -> None:

@@ -12,6 +12,7 @@ from kernel_cases import (
     KERNELS,
     gradients,
     leaves,
+    needs_compiled,
     relative_error,
     results_and_gradients,
     tree_moments,
@@ -42,7 +43,7 @@ def test_values_and_every_gradient(
     check(cell, weight, bias, reverse, backend, BATCH_SIZES)
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="compiled for CPUs")
+@needs_compiled
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 def test_values_and_every_gradient_of_a_reset_before_the_product(reverse: bool) -> None:
     check("gru_reset_before", (15, 5), True, reverse, "compiled", BATCH_SIZES)

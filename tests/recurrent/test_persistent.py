@@ -14,7 +14,7 @@ import spgru
 
 pytest.importorskip("triton")
 from spgru.recurrent.kernels.steps import Steps
-from spgru.recurrent.kernels.triton import persistent, planning
+from spgru.recurrent.kernels.triton import gru, persistent, planning
 
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
@@ -151,3 +151,20 @@ def test_a_chip_that_is_too_small_launches_every_step(
         (output.mean.sum() + 10 * output.var.sum()).backward()
     for found, exact in zip(layer.parameters(), truth.parameters(), strict=True):
         assert (found.grad - exact.grad).norm() / exact.grad.norm() < 2e-6
+
+
+@pytest.mark.gpu
+def test_what_was_compiled_is_used_again_for_the_same_alignment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every step by itself: of 16 units all rows are aligned, of 5 units some are not."""
+    monkeypatch.setattr(persistent.Persistent, "plan", lambda *_: None)
+    compiled = gru.KERNELS.forward._launch._compiled
+    found = []
+    for size in (16, 5):
+        layer = spgru.GRU(3, size, backend="triton", device="cuda").requires_grad_(False)
+        for _ in range(2):
+            layer(torch.randn(4, 3, 3, device="cuda"))
+            found.append(len(compiled))
+    assert found[0] == found[1] >= 1
+    assert found[1] < found[2] == found[3]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import CELLS, DEVICE, relative_error
+from kernel_cases import CELLS, needs_compiled, relative_error
 
 import spgru
 from spgru import Moments
@@ -14,7 +14,7 @@ from spgru.functional import Affine
 from spgru.recurrent import run, single_step
 from spgru.recurrent.kernels.native import whole_steps
 
-pytestmark = pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+pytestmark = needs_compiled
 
 
 def problem(name: str, batch: tuple[int, ...], inputs: int, size: int, bias: bool) -> Any:

@@ -15,6 +15,7 @@ from kernel_cases import (
     KERNELS,
     gradients,
     leaves,
+    needs_compiled,
     relative_error,
     results_and_gradients,
     tree_moments,
@@ -54,7 +55,7 @@ def test_values_and_every_gradient(
     check_values_and_gradients(cell, batch, weight, bias, reverse, backend)
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="compiled for CPUs")
+@needs_compiled
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize(
     ("batch", "weight", "bias"),
@@ -156,7 +157,7 @@ def test_conv_cells_are_the_same_with_any(
         assert (got - truth).norm() / truth.norm() < 2e-6
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+@needs_compiled
 def test_wide_layers_with_packed_weights() -> None:
     """Wide enough for oneDNN's packed weights, frozen and not, at one batch size and another."""
     assert PackedMatrixStep.is_possible(torch.empty(3 * 512, 512))
@@ -231,7 +232,7 @@ def test_gradients_and_biases_of_any_layout(backend: Any) -> None:
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+@needs_compiled
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", [{}, {"reset_after": False}, {"bidirectional": True}])
 def test_16_bits_on_a_cpu_are_float32_inside(dtype: torch.dtype, options: dict[str, Any]) -> None:
@@ -252,7 +253,7 @@ def test_16_bits_on_a_cpu_are_float32_inside(dtype: torch.dtype, options: dict[s
         assert relative_error(found, exact) < rounding * (1 if k < 4 else 3)
 
 
-@pytest.mark.skipif(DEVICE != "cpu", reason="a matter of CPUs")
+@needs_compiled
 @pytest.mark.parametrize("reset_after", [True, False])
 def test_autocast_on_a_cpu_is_float32_inside(reset_after: bool) -> None:
     layer = spgru.GRU(6, 5, backend="compiled", weight_std=0.1, reset_after=reset_after)
@@ -269,7 +270,18 @@ def test_autocast_on_a_cpu_is_float32_inside(reset_after: bool) -> None:
     for a, b in zip(grads, truth, strict=True):
         assert torch.equal(a, b)
     # A backward pass under autocast leaves the kernel's own products alone.
-    weight = layer.weight_hh_l0.mean
+    weight = layer.weight_hh_l0
     with torch.autocast("cpu", torch.bfloat16):
         (inside,) = torch.autograd.grad(total, weight, retain_graph=True)
     assert torch.equal(inside, torch.autograd.grad(total, weight)[0])
+
+
+@needs_compiled
+@pytest.mark.parametrize("options", [{}, {"reset_after": False}])
+def test_a_batch_without_sequences(options: dict[str, Any]) -> None:
+    layer = spgru.GRU(6, 5, backend="compiled", **options)
+    output, final = layer(torch.randn(4, 0, 6))
+    assert output.shape == (4, 0, 5)
+    assert final.shape == (1, 0, 5)
+    output.var.sum().backward()
+    assert not layer.weight_hh_l0.grad.any()

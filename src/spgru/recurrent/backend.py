@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from functools import cache
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -91,14 +90,6 @@ def _compiled_obstacle(cell: Cell, x: Any) -> str | None:
     return library.obstacle()
 
 
-@cache
-def _warn_of_machine(reason: str) -> None:
-    """Said once: everything works, but some ten times slower than it could."""
-    warnings.warn(
-        f"spgru runs recurrent layers by its slow reference: {reason}", RuntimeWarning, stacklevel=2
-    )
-
-
 def explain(
     cell: Cell,
     x: Tensor | Moments,
@@ -136,11 +127,18 @@ def explain(
     return Choice(backend, None)
 
 
+_warned: set[str] = set()
+
+
 def _warn_if_of_machine(reason: str) -> None:
+    """Said once: everything works, but some ten times slower than it could."""
     from spgru.recurrent.kernels.native import library
 
-    if library.platform_obstacle() is None and reason == library.obstacle():
-        _warn_of_machine(reason)
+    is_of_machine = library.platform_obstacle() is None and reason == library.obstacle()
+    if is_of_machine and reason not in _warned:
+        _warned.add(reason)
+        text = f"spgru runs recurrent layers by its slow reference: {reason}"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def run(

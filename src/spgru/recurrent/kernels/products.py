@@ -11,8 +11,8 @@ from spgru.functional.products import DifferentiableProduct, Matrix, SameConvolu
 
 __all__ = ["MatrixStep", "PackedMatrixStep", "SameConvolutionStep", "StepProduct", "step_product"]
 
-# Numbers of a weight from which packing at every step costs more than oneDNN's calls, measured:
-# 3 H^2 at H = 418, between H = 256 (slower packed) and H = 512 (faster).
+# Numbers of a weight from which packing it once for all steps is worth it: 3 H^2 at H = 418. Packed
+# by hand a small weight loses, since oneDNN's call costs more than that of a plain product.
 _LEAST_PACKED = 2**19
 
 

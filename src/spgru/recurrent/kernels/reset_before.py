@@ -49,7 +49,7 @@ def _run(setting: Setting, a: Inputs, keep: bool) -> _History:
     kernels, product, steps = setting.kernels, setting.product, setting.steps
     size = a.h_mean.shape[-1]
     image = a.h_mean.shape[1:-1]
-    rows_each = a.h_mean[0].numel() // size
+    rows_each = a.h_mean.shape[1:-1].numel()
 
     def empty(count: int, width: int) -> Tensor:
         return a.h_mean.new_empty(count, *image, width)
@@ -105,7 +105,7 @@ def _backward(
 ) -> Inputs:
     kernels, product, steps = setting.kernels, setting.product, setting.steps
     size = a.h_mean.shape[-1]
-    rows_each = a.h_mean[0].numel() // size
+    rows_each = a.h_mean.shape[1:-1].numel()
     x_mean_grad, x_var_grad = torch.empty_like(a.x_mean), torch.empty_like(a.x_var)
     # p and q lie in the order of steps.
     places = a.x_mean.shape[:-1]

@@ -37,8 +37,8 @@ __all__ = [
     "reference_of", "restore", "without_autocast",
 ]  # fmt: skip
 
-# Units of a state up to which a persistent kernel beats a library's products inside a CUDA graph,
-# where launches cost nothing: 32 rows of 1024 units.
+# Units of a state up to which a persistent kernel is used inside a CUDA graph, 32 rows of 1024
+# units: in a graph launches cost nothing, and a library's products of more rows are faster.
 _MOST_CAPTURED = 32 * 1024
 
 
@@ -184,7 +184,7 @@ def _forward_by_step(setting: Setting, a: Inputs, history: _History, keep: bool)
         setting.kernels, setting.product, setting.steps, setting.prepared,
     )  # fmt: skip
     size = a.h_mean.shape[-1]
-    rows_each = a.h_mean[0].numel() // size
+    rows_each = a.h_mean.shape[1:-1].numel()
     is_rounded = history.operand_mean is not history.h_mean
     for buffer, initial in zip(history[:4], a[6:], strict=True):
         if buffer is not None and initial is not None:
@@ -295,7 +295,7 @@ def _backward_by_step(
     """
     kernels, product, steps = setting.kernels, setting.product, setting.steps
     size, low = a.h_mean.shape[-1], a.weight.dtype
-    rows_each = a.h_mean[0].numel() // size
+    rows_each = a.h_mean.shape[1:-1].numel()
     # Of all sequences: those that a step does not work on keep what they have, 0 or the gradient
     # of their initial state.
     by_mean = torch.zeros_like(a.h_mean, dtype=low)

@@ -173,8 +173,9 @@ def _open(path: Path) -> ctypes.CDLL | None:
         content, digest = _parted(opened.read())
         if hashlib.sha256(content).digest() != digest:
             return None
-        # The very file that was checked, whatever lies at the path by now.
-        return ctypes.CDLL(f"/proc/self/fd/{file}")
+        # The very file that was checked, whatever lies at the path by now. By the number of the
+        # process: a library that was loaded before by the same name would be taken instead.
+        return ctypes.CDLL(f"/proc/{os.getpid()}/fd/{file}")
 
 
 def _parted(data: bytes) -> tuple[bytes, bytes]:

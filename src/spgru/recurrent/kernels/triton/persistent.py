@@ -1,7 +1,7 @@
 """All steps in one kernel: the programs stay, and wait for one another between steps.
 
 A program has some units of some rows for the whole sequence. At every step it multiplies the state
-with its units' weights, all gates and both moments, and finishes them; then all programs meet,
+with its units' weights, all gates and both moments, and finishes them; then comes a barrier,
 since the next products read what all have written. Backward likewise with the gradients of the
 products.
 
@@ -30,13 +30,14 @@ __all__ = ["Persistent"]
 
 
 @triton.jit
-def _meet(arrived, times, across):
-    """Wait until all programs with the same rows have come here so many times.
+def _barrier(arrived, times, across):
+    """A barrier among the programs with the same rows, the only ones that read these rows.
 
-    What they wrote is there then. Of other rows nobody reads anything.
+    After it they see what the others wrote before it.
 
     Args:
         arrived: a counter for every block of rows
+        times: how many times they have come here, this time included
         across: programs that share rows
     """
     arrived += tl.program_id(0) // across
@@ -199,7 +200,7 @@ def _forward(
         )  # fmt: skip
     k = tl.full((), 0, tl.int64)
     while k < steps:
-        _meet(arrived, k + 1, size // units)
+        _barrier(arrived, k + 1, size // units)
         before = k * rows * size
         after = before + rows * size
         x_at, p_at = (first + direction * k) * rows * width, k * p_step
@@ -297,7 +298,7 @@ def _backward(
             block += programs
         k -= 1
         if k >= -1:
-            _meet(arrived, steps - 1 - k, size // units)
+            _barrier(arrived, steps - 1 - k, size // units)
 
 
 class Persistent:

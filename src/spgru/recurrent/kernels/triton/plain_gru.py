@@ -101,7 +101,7 @@ class _PlainScan(torch.autograd.Function):
     def forward(ctx: Any, setting: _Setting, *tensors: Any) -> Tensor:
         a, steps, product = _Inputs(*tensors), setting.steps, setting.product
         size, low = a.h.shape[-1], a.weight.dtype
-        rows_each = a.h[0].numel() // size
+        rows_each = a.h.shape[1:-1].numel()
         is_rounded = low != torch.float32
         states = a.h.new_empty(steps.total, *a.h.shape[1:])
         operand = torch.empty_like(states, dtype=low) if is_rounded else states
@@ -130,7 +130,7 @@ class _PlainScan(torch.autograd.Function):
             needed = ctx.needs_input_grad[1:]
             return None, *differentiate(_reference(ctx.setting), a, needed, [out])
         size = states.shape[-1]
-        rows_each = a.h[0].numel() // size
+        rows_each = a.h.shape[1:-1].numel()
         x_grad, p_grad = torch.empty_like(a.x), torch.empty_like(a.x, dtype=operand.dtype)
         carried, by_operand = torch.zeros_like(a.h), torch.zeros_like(a.h, dtype=operand.dtype)
         x, outs, x_grads = (steps.split(part) for part in (a.x, as_rows(out), x_grad))
