@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor test check bench accuracy clean
+.PHONY: help demo sensor test test-gpu check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -22,6 +22,9 @@ sensor: $(READY)  ## a sensor that fails: train a small GRU, predict with uncert
 
 test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q
+
+test-gpu: $(READY)  ## run the tests of kernels on this machine's GPU
+	$(BIN)/python -m pytest -q -n 0 tests/recurrent tests/functional/test_kernels.py tests/training/test_graph_update.py
 
 check: $(READY)  ## formatting, lint, types, one-way imports
 	$(BIN)/ruff format --check .

@@ -137,11 +137,11 @@ def check_moments(name: str, moments: Moments) -> None:
     var = moments.var
     if not values_are_checked(var):
         return
-    # One reduction where all is well. A sum is NaN if an entry is (or where infinities meet).
+    # One reduction each where all is well: a sum is NaN if an entry is (or where infinities meet),
+    # and so is a minimum, for which the comparison is false.
     if math.isnan(moments.mean.detach().sum().item()):
         check_no_nan(f"{name}.mean", moments.mean)
-    # The comparison is false for NaN too.
-    if bool((var >= 0).all()):
+    if var.numel() == 0 or var.detach().min().item() >= 0:
         return
     if bool(var.isnan().any()):
         raise ValueError(f"{name}.var has NaN entries; look upstream for 0/0 or inf - inf")

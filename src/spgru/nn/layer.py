@@ -378,23 +378,17 @@ class _Kept:
 
     def __init__(self, affine: Affine, sources: list[Tensor]) -> None:
         self.affine, self.sources = affine, sources
-        self.versions = [_version(source) for source in sources]
+        self.versions: list[tuple[int, int]] = []
+        if all(type(s) in (Tensor, nn.Parameter) and not s.is_inference() for s in sources):
+            self.versions = [(source._version, source.data_ptr()) for source in sources]
 
     def is_current(self, sources: list[Tensor]) -> bool:
         """Whether nothing has changed that torch counts, nor been replaced, cast or moved."""
-        for old, version, new in zip(self.sources, self.versions, sources, strict=True):
-            if new is not old or _version(new) != version:
+        for new, old in zip(sources, self.sources, strict=True):
+            if new is not old:
                 return False
-        return True
-
-
-def _version(tensor: Tensor) -> tuple[int, int] | None:
-    if tensor.is_inference() or type(tensor) not in _PLAIN:
-        return None
-    return tensor._version, tensor.data_ptr()
-
-
-_PLAIN = Tensor, nn.Parameter
+        # Tensors of other kinds have no versions.
+        return not self.versions or self.versions == [(s._version, s.data_ptr()) for s in sources]
 
 
 def _may_keep() -> bool:

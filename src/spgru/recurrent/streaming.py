@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgru.checks import is_transformed
 from spgru.functional import Affine
 from spgru.moments import Moments
 from spgru.recurrent.backend import Backend, explain, run
@@ -32,12 +33,23 @@ def single_step(
         state: (*batch, H) each
         input_map: I -> gates H
     """
-    if not torch.is_grad_enabled() and explain(cell, x, state, backend).backend == "compiled":
-        from spgru.recurrent.kernels.native.whole_steps import whole_steps
-
-        steps = None
-        if x.dtype is torch.float32:
-            steps = whole_steps(cell, input_map, x.shape[:-1].numel(), 1)
+    if not torch.is_grad_enabled() and x.dtype is torch.float32:
+        steps = _in_one_call(cell, x, state, input_map, backend)
         if steps is not None:
-            return steps.step(x, state)
+            return steps.step(x, state)  # type: ignore[no-any-return]
     return run(cell, x.unsqueeze(0), state, input_map=input_map, backend=backend).final
+
+
+def _in_one_call(
+    cell: Cell, x: Tensor | Moments, state: tuple[Any, ...], input_map: Affine, backend: Backend
+) -> Any:
+    """The step as one call of C, None where there is none or something else is faster."""
+    from spgru.recurrent.kernels.native.whole_steps import WholeSteps, whole_steps
+
+    # Kept with the weights once `explain` has found that C can take them: what remains to be seen
+    # is whether it can take these tensors.
+    is_known = WholeSteps in cell.hidden.cache and backend in ("auto", "compiled")
+    is_known = is_known and not is_transformed(x, *state)
+    if not is_known and explain(cell, x, state, backend).backend != "compiled":
+        return None
+    return whole_steps(cell, input_map, x.shape[:-1].numel(), 1)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from spgru.functional import activation
-from spgru.functional.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
+from spgru.functional.activation_constants import COSH, COSH_SLOPE, SCALED_ERFC
 
 __all__ = ["logistic", "logistic_with_slopes"]
 

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from spgru.functional import activation
-from spgru.functional.kernels.constants import COSH, COSH_SLOPE, SCALED_ERFC
+from spgru.functional.activation_constants import COSH, COSH_SLOPE, SCALED_ERFC
 
 __all__ = ["CompileError", "load", "obstacle", "platform_obstacle"]
 
