@@ -327,3 +327,25 @@ def test_packs_and_unpacks() -> None:
         assert (back.var[length:, b] == 0).all()
     with pytest.raises(TypeError, match="must be a PackedSequence"):
         spgru.pad_packed_moments(x)
+
+
+def test_methods_of_tensors_go_by_the_table_or_say_that_there_is_no_rule() -> None:
+    x = Moments(torch.randn(2, 3), torch.rand(2, 3))
+    assert x.ravel().shape == (6,)
+    assert x.t().shape == (3, 2)
+    assert torch.equal(x.swapaxes(0, 1).var, x.var.swapaxes(0, 1))
+    assert torch.equal(x.mul(2.0).var, 4 * x.var)
+    with pytest.raises(TypeError, match="softmax has no rule for Moments"):
+        x.softmax(-1)
+    with pytest.raises(AttributeError, match=r"no attribute 'grad_fn'; use x\.mean"):
+        _ = x.grad_fn
+    assert +x is x
+
+
+def test_log_prob_refuses_targets_that_would_enlarge_the_result() -> None:
+    x = Moments(torch.zeros(4, 1), torch.ones(4, 1))
+    assert x.log_prob(torch.zeros(4, 1)).shape == (4, 1)
+    assert x.log_prob(0.0).shape == x.log_prob(torch.zeros(1)).shape == (4, 1)
+    for wrong in (torch.zeros(4), torch.zeros(3, 1), torch.zeros(4, 2)):
+        with pytest.raises(ValueError, match="value has shape"):
+            x.log_prob(wrong)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spgru.families import Family
+from spgru.modes import weight_mode
 from spgru.moments import Moments
 from spgru.nn.contexts import recording, sampling
 from spgru.nn.weight import named_weights
@@ -47,6 +48,11 @@ def audit(
     if not weights:
         raise ValueError(
             f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
+        )
+    if any(weight_mode(weight.layer) is not None for weight in weights):
+        raise ValueError(
+            "audit draws weights itself and cannot run while they are drawn or at their means; "
+            "call it outside of `sampling` and `at_mean`"
         )
     # A PackedSequence is a tuple too, but one argument.
     inputs = x if isinstance(x, tuple) and not isinstance(x, PackedSequence) else (x,)

@@ -2,6 +2,8 @@
 
 A mode belongs to the block and not to the modules: it is kept in a `ContextVar`, so other threads
 and other asyncio tasks that run the same modules at the same time do not see it, and blocks nest.
+(A generator that yields inside a block shows its mode to whoever runs in between; and a backward
+pass that runs a checkpointed part again, later or in a GPU's own thread, is outside the block.)
 Each mode is a mapping from layers to what applies to them; a layer that is not in it runs as usual.
 """
 
@@ -58,11 +60,12 @@ class Frozen:
 
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
-_weights: ContextVar[Mapping[nn.Module, WeightMode]] = ContextVar("weights", default=_NONE)
-_records: ContextVar[Mapping[nn.Module, tuple[list[Record], ...]]] = ContextVar(
-    "records", default=_NONE
-)
-_frozen: ContextVar[Mapping[nn.Module, Frozen]] = ContextVar("frozen", default=_NONE)
+_Stacks = Mapping[nn.Module, tuple[Any, ...]]
+"""For each layer what the enclosing blocks say of it, the innermost last."""
+
+_weights: ContextVar[_Stacks] = ContextVar("weights", default=_NONE)
+_records: ContextVar[_Stacks] = ContextVar("records", default=_NONE)
+_frozen: ContextVar[_Stacks] = ContextVar("frozen", default=_NONE)
 
 
 class _ThreadLocal(threading.local):
@@ -73,54 +76,60 @@ class _ThreadLocal(threading.local):
 
     def __init__(self) -> None:
         # Set here and not on the class: only so does a compiler guard on them.
-        self.weights: Mapping[nn.Module, WeightMode] = {}
-        self.records: Mapping[nn.Module, tuple[list[Record], ...]] = {}
-        self.frozen: Mapping[nn.Module, Frozen] = {}
+        self.weights: _Stacks = {}
+        self.records: _Stacks = {}
+        self.frozen: _Stacks = {}
 
 
 _traced = _ThreadLocal()
 
 
 @contextmanager
-def _entered(variable: ContextVar[Any], additions: Mapping[nn.Module, Any]) -> Iterator[None]:
-    name = variable.name
-    if torch.compiler.is_compiling():  # a block inside the compiled code
-        before = getattr(_traced, name)
-        setattr(_traced, name, {**before, **additions})
-        try:
-            yield
-        finally:
-            setattr(_traced, name, before)
-        return
-    token = variable.set({**variable.get(), **additions})
-    setattr(_traced, name, variable.get())
+def _entered(variable: ContextVar[_Stacks], states: Mapping[nn.Module, Any]) -> Iterator[None]:
+    _put(variable, _with(_now(variable), states))
     try:
         yield
     finally:
-        variable.reset(token)
-        setattr(_traced, name, variable.get())
+        # Only what this block added: generators may end in another order than they began.
+        _put(variable, _without(_now(variable), states))
 
 
-def _weights_now() -> Mapping[nn.Module, WeightMode]:
-    return _traced.weights if torch.compiler.is_compiling() else _weights.get()
+def _now(variable: ContextVar[_Stacks]) -> _Stacks:
+    if torch.compiler.is_compiling():
+        traced: _Stacks = getattr(_traced, variable.name)
+        return traced
+    return variable.get()
 
 
-def _records_now() -> Mapping[nn.Module, tuple[list[Record], ...]]:
-    return _traced.records if torch.compiler.is_compiling() else _records.get()
+def _put(variable: ContextVar[_Stacks], stacks: _Stacks) -> None:
+    setattr(_traced, variable.name, stacks)
+    if not torch.compiler.is_compiling():
+        variable.set(stacks)
 
 
-def _frozen_now() -> Mapping[nn.Module, Frozen]:
-    return _traced.frozen if torch.compiler.is_compiling() else _frozen.get()
+def _with(stacks: _Stacks, states: Mapping[nn.Module, Any]) -> _Stacks:
+    added = {layer: (*stacks.get(layer, ()), state) for layer, state in states.items()}
+    return {**stacks, **added}
+
+
+def _without(stacks: _Stacks, states: Mapping[nn.Module, Any]) -> _Stacks:
+    left = dict(stacks)
+    for layer, state in states.items():
+        rest = tuple(other for other in left.pop(layer, ()) if other is not state)
+        if rest:
+            left[layer] = rest
+    return left
 
 
 def weight_mode(layer: nn.Module) -> WeightMode | None:
     """How the weights of this layer are to be taken; None for their moments."""
-    return _weights_now().get(layer)
+    stack = _now(_weights).get(layer)
+    return stack[-1] if stack else None
 
 
 def records_of(layer: nn.Module) -> tuple[list[Record], ...]:
     """Lists that wait for the neurons of this layer, one for each enclosing block."""
-    return _records_now().get(layer, ())
+    return _now(_records).get(layer, ())
 
 
 def record(layer: nn.Module, part: str, neurons: dict[str, Any], time_dim: int | None) -> None:
@@ -131,7 +140,8 @@ def record(layer: nn.Module, part: str, neurons: dict[str, Any], time_dim: int |
 
 def frozen_of(layer: nn.Module) -> Frozen | None:
     """Where to keep what the weights of this layer imply, None where nothing may be kept."""
-    return _frozen_now().get(layer)
+    stack = _now(_frozen).get(layer)
+    return stack[-1] if stack else None
 
 
 def enter_weights(modes: Mapping[nn.Module, WeightMode]) -> Any:
@@ -141,8 +151,7 @@ def enter_weights(modes: Mapping[nn.Module, WeightMode]) -> Any:
 
 def enter_recording(lists: Mapping[nn.Module, list[Record]]) -> Any:
     """Block in which these layers record their neurons, for outer blocks too."""
-    outer = _records_now()
-    return _entered(_records, {layer: (*outer.get(layer, ()), own) for layer, own in lists.items()})
+    return _entered(_records, lists)
 
 
 def enter_frozen(layers: Iterable[nn.Module], learns: bool) -> Any:
@@ -151,12 +160,9 @@ def enter_frozen(layers: Iterable[nn.Module], learns: bool) -> Any:
     A layer that an outer block keeps already stays with that one, unless it learns and this block
     must not.
     """
-    outer = _frozen_now()
-    return _entered(
-        _frozen,
-        {
-            layer: Frozen(learns, {})
-            for layer in layers
-            if layer not in outer or (outer[layer].learns and not learns)
-        },
-    )
+    states = {}
+    for layer in layers:
+        outer = frozen_of(layer)
+        if outer is None or (outer.learns and not learns):
+            states[layer] = Frozen(learns, {})
+    return _entered(_frozen, states)

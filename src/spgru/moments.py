@@ -193,6 +193,13 @@ class Moments:
     def __repr__(self) -> str:
         return _describe(self.mean, self.var)
 
+    def __getattr__(self, name: str) -> Any:
+        """Methods of a Tensor without one of ours: by the table, or its error."""
+        method = None if name.startswith("_") else getattr(Tensor, name, None)
+        if not callable(method):
+            raise AttributeError(f"Moments have no attribute {name!r}; use x.mean or x.var")
+        return partial(_apply_rule, method, self)
+
     # -- what it is -----------------------------------------------------------------------------
 
     def _tensor(self, name: str) -> Tensor:
@@ -293,11 +300,17 @@ class Moments:
         return torch.where(met, 1.0, 0.5 * torch.erfc(-z / math.sqrt(2)))
 
     def log_prob(self, value: Tensor | _Float) -> Tensor:
-        """log N(value; mean, var) in nats; `value` broadcasts.
+        """log N(value; mean, var) in nats, of this object's shape, to which `value` expands.
 
         With variance 0 it is infinite: +inf where the mean is `value`, else -inf.
         """
-        squared_error = (value - self._tensor("log_prob")) ** 2
+        mean = self._tensor("log_prob")
+        if isinstance(value, Tensor) and _broadcast(value.shape, mean.shape) != mean.shape:
+            raise ValueError(
+                f"value has shape {tuple(value.shape)} but the moments have {tuple(mean.shape)}; "
+                "pass the same shape, or one that expands to it"
+            )
+        squared_error = (value - mean) ** 2
         met = (squared_error == 0) & (self.var == 0)
         squared = squared_error / torch.where(met, 1.0, self.var)
         # The sum would be NaN for a certain value that is missed, inf - inf.
@@ -466,6 +479,9 @@ class Moments:
     def __neg__(self) -> Any:
         return _apply_rule(torch.neg, self)
 
+    def __pos__(self) -> Moments:
+        return self
+
     def sum(self, dim: Any = None, keepdim: bool = False) -> Any:
         """Of independent entries."""
         return _apply_rule(torch.sum, self, dim, keepdim)
@@ -524,6 +540,13 @@ def _check_fields(mean: Any, var: Any) -> None:
             f"mean is on {mean.device} but var is on {var.device}; "
             f"move one of them, for instance var.to({str(mean.device)!r})"
         )
+
+
+def _broadcast(a: torch.Size, b: torch.Size) -> torch.Size | None:
+    try:
+        return torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call, no-any-return]
+    except RuntimeError:
+        return None
 
 
 def is_autocast(like: Tensor) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from spgru.modes import Record
-from spgru.moments import Moments, cat, stack
+from spgru.moments import Moments, cat, certain, stack
 from spgru.nn.contexts import recording
 
 __all__ = ["Trace", "trace"]
@@ -35,7 +35,13 @@ def trace(module: nn.Module, *inputs: Any) -> Trace:
     """
     with recording(module) as records:
         module(*inputs)
-    return Trace({name: neurons for name, (neurons, _) in join(records).items()})
+    return Trace(
+        {
+            # While weights are numbers, so are neurons.
+            name: {key: certain(v) if isinstance(v, Tensor) else v for key, v in neurons.items()}
+            for name, (neurons, _) in join(records).items()
+        }
+    )
 
 
 Joined = dict[str, tuple[dict[str, Any], int | None]]

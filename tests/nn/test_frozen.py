@@ -164,3 +164,27 @@ def test_a_captured_graph_uses_what_is_kept_and_keeps_nothing_itself(
         # The graph has no reference of its own to what it reads.
         assert all(any(a is b for b in layer._captured) for a in kept.values())
         assert {key: entry.affine for key, entry in state.kept.items()} == kept
+
+
+def test_changes_through_data_leave_the_kept_weights_whole() -> None:
+    """Nothing tells of them, so the answer within the block is that of the weights before."""
+    layer, x = spgru.GRU(4, 5), torch.randn(6, 2, 4)
+    with torch.no_grad(), spgru.frozen(layer):
+        before = layer(x)[0]
+        for parameter in layer.parameters():
+            parameter.data.mul_(3)
+        after = layer(x)[0]
+    assert torch.equal(after.mean, before.mean)
+    assert torch.equal(after.var, before.var)
+    assert not torch.equal(layer(x)[0].mean, before.mean)
+
+
+def test_drawn_weights_are_not_kept_within_a_block() -> None:
+    layer, x = spgru.GRU(4, 5), torch.randn(6, 2, 4)
+    with torch.no_grad(), spgru.frozen(layer):
+        layer(x)
+        state = frozen_of(layer)
+        assert state is not None
+        count = len(state.kept)
+        spgru.audit(layer, x, draws=5)
+        assert len(state.kept) == count

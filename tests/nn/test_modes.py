@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -129,3 +129,28 @@ def test_compiled_code_follows_modes() -> None:
     with at_mean(layer):
         assert not compiled(x).var.any()
     assert compiled(x).var.min() > 0
+
+
+def test_generators_that_end_in_another_order_leave_no_mode_behind() -> None:
+    layer, x = spgru.GRU(3, 4), torch.randn(5, 2, 3)
+
+    def stream() -> Iterator[spgru.Moments]:
+        with at_mean(layer):
+            for x_t in x:
+                yield layer.step(x_t)[0]
+
+    first, second = stream(), stream()
+    next(first)
+    next(second)
+    first.close()
+    assert not layer(x)[0].var.any()  # the second is still inside its block
+    second.close()
+    assert layer(x)[0].var.min() > 0
+
+
+def test_tracing_works_and_auditing_is_refused_while_weights_are_numbers() -> None:
+    layer, x = spgru.GRU(3, 4), torch.randn(5, 2, 3)
+    with at_mean(layer):
+        assert not spgru.trace(layer, x)["l0"]["z"].std.any()
+        with pytest.raises(ValueError, match="outside of `sampling` and `at_mean`"):
+            spgru.audit(layer, x, draws=2)

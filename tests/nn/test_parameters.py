@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -251,3 +252,54 @@ def test_state_dicts_of_the_old_layout_are_read(make: Any, start: float) -> None
     converted = from_old_layout(old, model.state_dict())
     assert set(converted) == set(model.state_dict())
     assert all(value.isfinite().all() for value in converted.values())
+
+
+# -- weights of variance 0 ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: spgru.Linear(3, 2, weight_std=0.0),
+        lambda: spgru.Linear.from_torch(nn.Linear(3, 2), weight_std=0.0),
+        lambda: spgru.Linear(3, 2, weight_std={"weight": torch.zeros(2, 3), "bias": 0.0}),
+    ],
+)
+def test_certain_weights_stay_certain_under_decay_averages_and_initialisers(make: Any) -> None:
+    layer, x = make(), torch.randn(4, 3)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1, weight_decay=1e-2)
+    for _ in range(3):
+        optimiser.zero_grad()
+        y = layer(x)
+        (y.mean.square() + y.var).sum().backward()
+        optimiser.step()
+    average = AveragedModel(layer, use_buffers=True)
+    for _ in range(2):
+        average.update_parameters(layer)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    for module in (layer, average):
+        assert not module(x).var.any()
+    assert sum(p.pow(2).sum() for p in layer.parameters()).isfinite()
+
+
+def test_setting_a_weight_reaches_through_parametrizations_and_pruning() -> None:
+    new = Moments(torch.randn(4, 4), torch.full((4, 4), 0.01))
+    orthogonal, _ = torch.linalg.qr(torch.randn(4, 4))
+    layer = spgru.Linear(4, 4)
+    parametrizations.orthogonal(layer, "weight")
+    layer.set_weight_("weight", Moments(orthogonal, new.var))
+    torch.testing.assert_close(layer.weight_moments("weight").mean, orthogonal)
+    pruned = spgru.Linear(4, 4)
+    prune.l1_unstructured(pruned, "weight", 0.5)
+    pruned.set_weight_("weight", new)
+    pruned(torch.randn(2, 4))
+    torch.testing.assert_close(pruned.weight, new.mean * pruned.weight_mask)
+
+
+def test_layers_are_made_from_weights_without_values() -> None:
+    layer = spgru.GRU.from_torch(nn.GRU(3, 4, device="meta"), weight_std=0.1)
+    assert layer.weight_hh_l0.device.type == "meta"
+    with FakeTensorMode():
+        fake = spgru.Linear(3, 4, weight_std=torch.full((), 0.1))
+        assert fake(torch.randn(2, 3)).var.shape == (2, 4)

@@ -260,3 +260,12 @@ def test_the_operators_obey_the_rules_of_torch() -> None:
         ([tensor.requires_grad_() for tensor in tensors], "MMMMM----", *call),
         test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
     )
+
+
+def test_second_derivatives_of_a_compiled_layer_are_refused() -> None:
+    gru, x = spgru.GRU(3, 4), torch.randn(5, 2, 3, requires_grad=True)
+    output = torch.compile(gru, backend="eager")(x)[0]
+    with pytest.raises(
+        RuntimeError, match=r"call it without torch\.compile to differentiate twice"
+    ):
+        torch.autograd.grad(output.var.sum(), x, create_graph=True)

@@ -52,11 +52,13 @@ class Affine:
         bias_mean, bias_var = (None, None) if bias is None else bias
         return Affine(weight.mean, weight.var, bias_mean, bias_var, product)
 
-    def detach(self) -> Affine:
-        """The same map with weights that do not learn."""
+    def frozen(self) -> Affine:
+        """The same map with copies of the weights, which do not learn."""
         names = "weight", "weight_var", "bias", "bias_var"
         parts: Any = {name: getattr(self, name) for name in names}
-        parts = {name: part if part is None else part.detach() for name, part in parts.items()}
+        parts = {
+            name: part if part is None else part.detach().clone() for name, part in parts.items()
+        }
         return replace(self, **parts, cache={})
 
     def copy(self) -> Affine:

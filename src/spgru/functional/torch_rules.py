@@ -1,7 +1,7 @@
 """What torch's own functions and the operators do with `Moments`.
 
 Functions check their arguments, since a negative variance would not show in what they return.
-Operators do not: they are linear in the variance, so it stays visible, and they are cheap.
+Operators do not, because looking would cost more than they do; the next layer looks.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def frozen(module: nn.Module) -> Iterator[None]:
                 y_t, state = model.step(x_t, state)
 
     Changes that torch counts (an optimiser's step, `load_state_dict`, `copy_`) are noticed all the
-    same; changes through `.data` are not. Gradients still reach the inputs. A CUDA graph captured
+    same; after changes through `.data` the answer is that of the weights before. Gradients still
+    reach the inputs. A CUDA graph captured
     within reads what is kept, and so has the weights of that time.
     """
     with enter_frozen((layer for _, layer in layers_of(module)), learns=False):

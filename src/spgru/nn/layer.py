@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from spgru.checks import (
     check_choice,
@@ -21,6 +22,7 @@ from spgru.functional.products import MATRIX, Product
 from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
 from spgru.moments import Moments, certain, is_autocast
 from spgru.nn.weight import (
+    CERTAIN,
     StandardDeviation,
     Weight,
     WeightShape,
@@ -87,7 +89,7 @@ class Layer(nn.Module):
     def _add_weights(self, specs: Iterable[WeightShape]) -> None:
         """Create weights, first of all their means in the order of `torch.nn`'s parameters."""
         self._specs = {spec.name: spec for spec in specs}
-        if isinstance(self.weight_std, dict):
+        if isinstance(self.weight_std, Mapping):
             unknown = sorted(set(self.weight_std) - set(self._specs))
             if unknown:
                 raise ValueError(
@@ -118,7 +120,8 @@ class Layer(nn.Module):
         """Log of the starting variance: one number where it is the same for all weights."""
         std = standard_deviation_of(self.weight_std, spec)
         shape = std.shape if isinstance(std, Tensor) else ()
-        return self.family.moments_of(like.new_zeros(shape), std, spec.bound).var.log()
+        var = self.family.moments_of(like.new_zeros(shape), std, spec.bound).var
+        return var.log().clamp(min=CERTAIN)
 
     def _check_representable(self, name: str, moments: Moments) -> None:
         self.family.check_domain(name, moments)
@@ -139,7 +142,7 @@ class Layer(nn.Module):
             moments = self._initial(spec, like)
             if self._stores_means:
                 with torch.no_grad():
-                    getattr(self, name).copy_(moments.mean)
+                    self._write_mean(name, moments.mean)
                     getattr(self, spec.spread).zero_()
                 setattr(self, spec.start, self._start(spec, like))
             else:
@@ -170,20 +173,26 @@ class Layer(nn.Module):
 
     @torch.no_grad()
     def set_weight_(self, name: str, moments: Moments) -> None:
-        """Give the weight of that name these moments."""
+        """Give the weight of that name these moments, which spreads count from then on."""
         self._check_representable(name, moments)
         if not self._stores_means:
             module = self.get_submodule(name)
             for key, raw in self.family.to_raw(moments, self.parameterization).items():
                 module.get_parameter(key).copy_(raw)
             return
-        mean, spread, start = self._sources(name)
-        mean.copy_(moments.mean)
-        log_var = moments.var.log().to(spread)
-        if bool(start.isinf().any()):  # nothing can be measured from a start that is certain
-            start = torch.where(log_var.isinf(), 0.0, log_var)
-            setattr(self, self._specs[name].start, start)
-        spread.copy_(log_var - start)
+        spec = self._specs[name]
+        self._write_mean(name, moments.mean)
+        getattr(self, spec.spread).zero_()
+        start = moments.var.to(self._buffers[spec.start]).log().clamp(min=CERTAIN)
+        setattr(self, spec.start, start)
+
+    def _write_mean(self, name: str, mean: Tensor) -> None:
+        """In place, or through what pruning or a parametrization has put before the parameter."""
+        if parametrize.is_parametrized(self, name):
+            setattr(self, name, mean)
+        else:
+            original = self._parameters.get(f"{name}_orig")
+            (getattr(self, name) if original is None else original).copy_(mean)
 
     def spread_parameters(self) -> list[nn.Parameter]:
         """The parameters that set variances and not means."""
@@ -225,11 +234,6 @@ class Layer(nn.Module):
         return self.family.sample(self.weight_moments(name), mode.generator)
 
     @property
-    def _is_certain(self) -> bool:
-        """Whether weights are numbers now, drawn or their means, and not distributions."""
-        return weight_mode(self) is not None
-
-    @property
     def _redraws(self) -> bool:
         """Whether weights are drawn again at every time step."""
         mode = weight_mode(self)
@@ -251,8 +255,8 @@ class Layer(nn.Module):
         if frozen is None or not _may_keep():
             return make()
         mode = weight_mode(self)
-        if isinstance(mode, Drawn) and mode.draws is None:
-            return make()
+        if isinstance(mode, Drawn) and (mode.draws is None or not frozen.learns):
+            return make()  # every block of drawn weights has its own, which must not pile up
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
         key = names, mode, is_autocast(sources[0])
         entry: _Kept | None = frozen.kept.get(key)
@@ -319,8 +323,12 @@ class Layer(nn.Module):
         layer = cls(**cls._torch_arguments(module), **options)
         for name, spec in layer._specs.items():
             mean = getattr(module, name).detach().clone()
-            std = standard_deviation_of(weight_std, spec)
-            layer.set_weight_(name, layer.family.moments_of(mean, std, spec.bound))
+            if layer._stores_means:  # variances are there already
+                with torch.no_grad():
+                    getattr(layer, name).copy_(mean)
+            else:
+                std = standard_deviation_of(weight_std, spec)
+                layer.set_weight_(name, layer.family.moments_of(mean, std, spec.bound))
         return layer.train(module.training)
 
     @torch.no_grad()
@@ -368,9 +376,10 @@ def _is_captured(tensor: Tensor) -> bool:
 def _make(make: Callable[[], Affine], frozen: Frozen) -> Affine:
     if frozen.learns:
         return make()
-    # Outside inference mode, so that it may take part in a backward pass to the input later.
+    # Outside inference mode, so that it may take part in a backward pass to the input later; and
+    # copied, so that a change through .data, which torch does not count, leaves it whole.
     with torch.inference_mode(False), torch.no_grad():
-        return make().detach()
+        return make().frozen()
 
 
 class _Kept:

@@ -111,7 +111,7 @@ class Conv2d(Layer):
         self.padding_mode = padding_mode
         self._pad_widths = tuple(shape._reversed_padding_repeated_twice)
         fan_in = in_channels // groups * math.prod(self.kernel_size)
-        bound = 1 / math.sqrt(fan_in)
+        bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
         specs = [WeightShape("weight", tuple(shape.weight.shape), fan_in, bound)]
         if bias:
             specs.append(WeightShape("bias", (out_channels,), fan_in, bound))

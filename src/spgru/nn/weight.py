@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from spgru.checks import values_are_checked
 from spgru.families import Family
 from spgru.moments import Moments
 
@@ -40,6 +41,9 @@ StandardDeviation = float | Tensor | Mapping[str, "float | Tensor"] | None
 """One for all weights of a layer, or by the name of the weight; None for the family's default."""
 
 _SHORT = {"weight": "w", "bias": "b"}
+CERTAIN = -1e4
+"""Log of a starting variance of 0: its exp is 0 in every dtype, and unlike -inf it can be averaged
+with others and rounded to 16 bits."""
 
 
 def spread_name(name: str) -> str:
@@ -144,7 +148,7 @@ def check_standard_deviation(std: StandardDeviation) -> None:
     if std is None:
         return
     if isinstance(std, Tensor):
-        if std.device.type == "meta":
+        if not values_are_checked(std):
             return
         is_valid = bool((std >= 0).all()) and bool(std.isfinite().all())
     elif isinstance(std, (int, float)):
@@ -166,6 +170,7 @@ def standard_deviation_of(std: StandardDeviation, spec: WeightShape) -> float | 
     if isinstance(std, Mapping):
         std = std.get(spec.name)
     if isinstance(std, Tensor):
+        std = std.detach()
         try:
             fits = torch.empty(spec.shape, device="meta").add(std.to("meta")).shape == spec.shape
         except RuntimeError:
@@ -202,9 +207,10 @@ def from_old_layout(state: Mapping[str, Tensor], starts: Mapping[str, Tensor]) -
         start_key = f"{path}{dot}{start_name(last)}"
         log_var = state[f"{name}.log_var"]
         start = starts[start_key].to(log_var) if start_key in starts else log_var.new_zeros(())
-        # A model built with weight_std=0 starts at log 0, from which nothing can be measured.
-        start = torch.where(start.isinf(), 0.0, start)
         new[name] = state[f"{name}.mean"]
+        if bool((start <= CERTAIN).any()) or bool(log_var.isinf().any()):
+            # A spread cannot lead from or to a variance of 0: the start is what was stored.
+            start, log_var = log_var.clamp(min=CERTAIN), log_var.clamp(min=CERTAIN)
         new[f"{path}{dot}{spread_name(last)}"] = log_var - start
         new[start_key] = start
     return new

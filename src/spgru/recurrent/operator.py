@@ -288,6 +288,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _backward(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
+    # Within torch.compile's own tracing gradients are not plain tensors.
+    if torch.is_grad_enabled() and all(type(gradient) is Tensor for gradient in gradients):
+        raise RuntimeError(
+            "a compiled layer has first derivatives only; call it without torch.compile to "
+            "differentiate twice (create_graph=True)"
+        )
     (is_needed, *_) = ctx.needs_input_grad
     needed = [k for k, need in enumerate(is_needed) if need]
     found = iter(torch.ops.spgru.scan_backward(gradients, ctx.saved_tensors, needed, *ctx.rest))
