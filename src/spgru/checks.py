@@ -139,9 +139,9 @@ def check_moments(name: str, moments: Moments) -> None:
         return
     # One reduction each where all is well: a sum is NaN if an entry is (or where infinities meet),
     # and so is a minimum, for which the comparison is false.
-    if math.isnan(moments.mean.detach().sum().item()):
+    if math.isnan(moments.mean.sum().item()):
         check_no_nan(f"{name}.mean", moments.mean)
-    if var.numel() == 0 or var.detach().min().item() >= 0:
+    if var.numel() == 0 or var.min().item() >= 0:
         return
     if bool(var.isnan().any()):
         raise ValueError(f"{name}.var has NaN entries; look upstream for 0/0 or inf - inf")

@@ -123,13 +123,14 @@ def _without(stacks: _Stacks, states: Mapping[nn.Module, Any]) -> _Stacks:
 
 def weight_mode(layer: nn.Module) -> WeightMode | None:
     """How the weights of this layer are to be taken; None for their moments."""
-    stack = _now(_weights).get(layer)
-    return stack[-1] if stack else None
+    stacks = _traced.weights if torch.compiler.is_compiling() else _weights.get()
+    return stacks[layer][-1] if layer in stacks else None
 
 
 def records_of(layer: nn.Module) -> tuple[list[Record], ...]:
     """Lists that wait for the neurons of this layer, one for each enclosing block."""
-    return _now(_records).get(layer, ())
+    stacks = _traced.records if torch.compiler.is_compiling() else _records.get()
+    return stacks.get(layer, ())
 
 
 def record(layer: nn.Module, part: str, neurons: dict[str, Any], time_dim: int | None) -> None:
@@ -140,8 +141,8 @@ def record(layer: nn.Module, part: str, neurons: dict[str, Any], time_dim: int |
 
 def frozen_of(layer: nn.Module) -> Frozen | None:
     """Where to keep what the weights of this layer imply, None where nothing may be kept."""
-    stack = _now(_frozen).get(layer)
-    return stack[-1] if stack else None
+    stacks = _traced.frozen if torch.compiler.is_compiling() else _frozen.get()
+    return stacks[layer][-1] if layer in stacks else None
 
 
 def enter_weights(modes: Mapping[nn.Module, WeightMode]) -> Any:

@@ -217,9 +217,11 @@ class Recurrent(RecurrentLayer):
             if self.dropout and layer < self.num_layers - 1:
                 x = dropout(x, self.dropout, self.training)
         # Cloned, because a user may change the output in place, and the state must stay.
-        output = self._leave(x.clone())
+        x = self._leave(x)
+        output = Moments(x.mean.clone(), x.var.clone())
         if len(finals) == 1:
-            after = tuple(self._leave(value).unsqueeze(0) for value in finals[0])
+            final = map(self._leave, finals[0])
+            after = tuple(Moments(v.mean.unsqueeze(0), v.var.unsqueeze(0)) for v in final)
         else:
             after = tuple(self._leave(stack(values)) for values in zip(*finals, strict=True))
         return output, self._pack_state(after)

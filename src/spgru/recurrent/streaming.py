@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -44,12 +45,19 @@ def _in_one_call(
     cell: Cell, x: Tensor | Moments, state: tuple[Any, ...], input_map: Affine, backend: Backend
 ) -> Any:
     """The step as one call of C, None where there is none or something else is faster."""
-    from spgru.recurrent.kernels.native.whole_steps import WholeSteps, whole_steps
-
+    native = _native()
     # Kept with the weights once `explain` has found that C can take them: what remains to be seen
     # is whether it can take these tensors.
-    is_known = WholeSteps in cell.hidden.cache and backend in ("auto", "compiled")
+    is_known = native.WholeSteps in cell.hidden.cache and backend in ("auto", "compiled")
     is_known = is_known and not is_transformed(x, *state)
     if not is_known and explain(cell, x, state, backend).backend != "compiled":
         return None
-    return whole_steps(cell, input_map, x.shape[:-1].numel(), 1)
+    return native.whole_steps(cell, input_map, x.shape[:-1].numel(), 1)
+
+
+@cache
+def _native() -> Any:
+    """Imported when first needed, and not looked up again at every step."""
+    from spgru.recurrent.kernels.native import whole_steps
+
+    return whole_steps
