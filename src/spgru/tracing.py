@@ -24,8 +24,8 @@ class Trace(dict[str, dict[str, Moments]]):
         return "\n".join(lines)
 
 
-def trace(module: nn.Module, *inputs: Any) -> Trace:
-    """Run `module(*inputs)` and return the moments of every neuron of our layers in it.
+def trace(module: nn.Module, *inputs: Any, **options: Any) -> Trace:
+    """Run `module(*inputs, **options)` and return the moments of every neuron of our layers in it.
 
     Recurrent layers give one entry per layer and direction ("l0", "l0_reverse", ...) with the
     gates, "candidate" and "state" (for an LSTM also "cell") at every step, laid out as the input
@@ -34,7 +34,7 @@ def trace(module: nn.Module, *inputs: Any) -> Trace:
     within one pass are joined along time, or, where their shapes differ, numbered.
     """
     with recording(module) as records:
-        module(*inputs)
+        module(*inputs, **options)
     return Trace(
         {
             # While weights are numbers, so are neurons.

@@ -62,7 +62,10 @@ def _common_obstacle(cell: Cell, x: Any, state: tuple[Any, ...], record: bool) -
     if type(hidden.product) not in (Matrix, SameConvolution):
         return f"there is no kernel for products of the kind {type(hidden.product).__name__}"
     if is_transformed(x, *state, hidden.weight, hidden.weight_var, hidden.bias, hidden.bias_var):
-        return "a compiler, a transformation or a kind of tensor is at work that it does not know"
+        return (
+            "kernels cannot run inside a compiler, a transform of torch.func or forward-mode "
+            "derivatives, nor on subclasses of Tensor"
+        )
     if x.dtype == torch.float64:
         return "kernels compute in float32, and x is float64"
     return None
