@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -10,52 +11,61 @@ from triton.compiler import CompiledKernel
 
 __all__ = ["Launcher"]
 
+Tensors = dict[str, Tensor | None]
+
 
 class Launcher:
     """A kernel that keeps what was compiled, since binding some 30 arguments takes Triton longer
-    than a small step takes the GPU."""
+    than a small step takes the GPU. Its arguments are tensors first, then numbers and constants."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel, self._names = kernel, kernel.arg_names
-        parameters = getattr(kernel, "params", None)  # None in Triton's interpreter
-        self._is_constant = [False] * len(self._names)
-        if parameters is not None:
-            self._is_constant = [parameter.is_constexpr for parameter in parameters]
         self._compiled: dict[Any, CompiledKernel] = {}
 
-    def __call__(self, programs: int, arguments: dict[str, Any], **options: Any) -> None:
+    def __call__(
+        self, programs: int, tensors: Tensors, numbers: dict[str, Any], **options: Any
+    ) -> None:
         """Launch on the device of the first tensor, which need not be the current one."""
-        values = [arguments[name] for name in self._names]
-        key: list[Any] = [*options.values()]
-        first: Tensor | None = None
-        # One pass over some 30 arguments at every launch: what Triton compiles each of them for is
-        # dtype and alignment, or special whole numbers.
-        for value, is_constant in zip(values, self._is_constant, strict=True):
-            if is_constant or value is None:
-                key.append(value)
-            elif isinstance(value, Tensor):
-                if not value.is_contiguous():
-                    _refuse(arguments)
-                first = value if first is None else first
-                key.append(value.dtype)
-                key.append(value.data_ptr() % 16 == 0)
-            elif not isinstance(value, int):
-                key.append(value)
-            else:
-                key.append((value == 1, value % 16 == 0, -(2**31) <= value < 2**31))
-        if first is None:
+        count = len(tensors)
+        dtypes: list[Any] = []
+        # Addresses, because of a tensor Triton asks the driver where it is, which takes longer.
+        addresses: list[int | None] = []
+        device = None
+        for name in self._names[:count]:
+            tensor = tensors[name]
+            if tensor is None:
+                dtypes.append(None)
+                addresses.append(None)
+                continue
+            if not tensor.is_contiguous():
+                _refuse(tensors)
+            device = tensor.device if device is None else device
+            address = tensor.data_ptr()
+            # Triton compiles for dtype and alignment, and for some numbers.
+            dtypes.append(tensor.dtype if address % 16 == 0 else (tensor.dtype, "unaligned"))
+            addresses.append(address)
+        if device is None:
             raise ValueError("a kernel needs a tensor to know its device")
-        key.append(first.device)
-        compiled = self._compiled.get(tuple(key))
-        with torch.cuda.device_of(first):
+        values = [numbers[name] for name in self._names[count:]]
+        key = device, *dtypes, *values, *options.values()
+        compiled = self._compiled.get(key)
+        with _on(device):
             if compiled is not None:
-                compiled[(programs, 1, 1)](*values)
+                compiled[(programs, 1, 1)](*addresses, *values)
                 return
-            compiled = self._kernel[(programs,)](*values, **options)
+            in_order = [tensors[name] for name in self._names[:count]]
+            compiled = self._kernel[(programs,)](*in_order, *values, **options)
         if isinstance(compiled, CompiledKernel):  # not in the interpreter
-            self._compiled[tuple(key)] = compiled
+            self._compiled[key] = compiled
 
 
-def _refuse(arguments: dict[str, Any]) -> NoReturn:
-    names = [n for n, v in arguments.items() if isinstance(v, Tensor) and not v.is_contiguous()]
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Where Triton launches on this device: it takes the current one."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
+def _refuse(tensors: Tensors) -> NoReturn:
+    names = [n for n, v in tensors.items() if v is not None and not v.is_contiguous()]
     raise ValueError(f"kernels read contiguous tensors only, not {', '.join(names)}")

@@ -353,15 +353,15 @@ class Persistent:
         arrived = torch.zeros(
             -(-numbers["rows"] // plan.rows), dtype=torch.int32, device=tensors["x_mean"].device
         )
-        arguments = {
-            **tensors, **numbers, "arrived": arrived, "steps": steps.count,
-            "first": steps.times.start, "direction": steps.times.step, "gates": self._gates,
-            "block_rows": plan.rows, "units": planning.UNITS,
+        tensors["arrived"] = arrived
+        numbers |= {
+            "steps": steps.count, "first": steps.times.start, "direction": steps.times.step,
+            "gates": self._gates, "block_rows": plan.rows, "units": planning.UNITS,
             "precision": "ieee" if planning.exact() else "tf32",
         }  # fmt: skip
         try:
             launcher(
-                plan.programs, arguments,
+                plan.programs, tensors, numbers,
                 num_warps=planning.warps(plan.rows, launcher is _launch_backward),
                 num_stages=planning.STAGES, **options,
             )  # fmt: skip

@@ -72,8 +72,8 @@ class StepLauncher:
 
     def __call__(self, *, rows: int, size: int, **tensors: Tensor | None) -> None:
         count = rows * size
-        numbers = {"count": count, "size": size, "block": _BLOCK}
-        self._launch(triton.cdiv(count, _BLOCK), {**tensors, **numbers, **self._constants})
+        numbers = {"count": count, "size": size, "block": _BLOCK, **self._constants}
+        self._launch(-(-count // _BLOCK), tensors, numbers)
 
 
 def step_kernels(forward: Any, backward: Any, gates: int) -> tuple[StepLauncher, StepLauncher]:
