@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Self, TypedDict
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ from spgru.nn.weight import (
     standard_deviation_of,
 )
 
-__all__ = ["Layer", "Options"]
+__all__ = ["Layer", "Options", "Snapshot"]
 
 
 class Options(TypedDict, total=False):
@@ -260,7 +261,7 @@ class Layer(nn.Module):
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
         key = names, mode, is_autocast(sources[0])
         entry: _Kept | None = frozen.kept.get(key)
-        if entry is not None and not entry.is_current(sources):
+        if entry is not None and not entry.snapshot.is_current(sources):
             entry = None
         if not frozen.learns and _is_captured(sources[0]):
             # Nothing is computed before the graph runs: what is made here must not be kept.
@@ -271,8 +272,21 @@ class Layer(nn.Module):
                 self._captured.append(entry.affine)
             return entry.affine.copy()
         if entry is None:
-            entry = frozen.kept[key] = _Kept(_make(make, frozen), sources)
+            entry = frozen.kept[key] = _Kept(_make(make, frozen), Snapshot(sources))
         return entry.affine
+
+    def weight_sources(self) -> list[Tensor]:
+        """All tensors that the weights are made from."""
+        return [source for name in self._specs for source in self._sources(name)]
+
+    @contextmanager
+    def capturing_by_block(self) -> Iterator[None]:
+        """Where a graph is captured that lives no longer than the block of `spgru.frozen`."""
+        count = len(self._captured)
+        try:
+            yield
+        finally:
+            del self._captured[count:]
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -382,22 +396,31 @@ def _make(make: Callable[[], Affine], frozen: Frozen) -> Affine:
         return make().frozen()
 
 
-class _Kept:
-    """A map, and the tensors it was made from as they were then."""
+class Snapshot:
+    """Tensors as they were at some time."""
 
-    def __init__(self, affine: Affine, sources: list[Tensor]) -> None:
-        self.affine, self.sources = affine, sources
-        self.versions: list[tuple[int, int]] = []
-        if all(type(s) in (Tensor, nn.Parameter) and not s.is_inference() for s in sources):
-            self.versions = [(source._version, source.data_ptr()) for source in sources]
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+        self._versions: list[tuple[int, int]] = []
+        if all(type(t) in (Tensor, nn.Parameter) and not t.is_inference() for t in tensors):
+            self._versions = [(tensor._version, tensor.data_ptr()) for tensor in tensors]
 
-    def is_current(self, sources: list[Tensor]) -> bool:
+    def is_current(self, tensors: list[Tensor]) -> bool:
         """Whether nothing has changed that torch counts, nor been replaced, cast or moved."""
-        for new, old in zip(sources, self.sources, strict=True):
+        for new, old in zip(tensors, self._tensors, strict=True):
             if new is not old:
                 return False
         # Tensors of other kinds have no versions.
-        return not self.versions or self.versions == [(s._version, s.data_ptr()) for s in sources]
+        return not self._versions or self._versions == [
+            (tensor._version, tensor.data_ptr()) for tensor in tensors
+        ]
+
+
+class _Kept(NamedTuple):
+    """A map, and the tensors it was made from as they were then."""
+
+    affine: Affine
+    snapshot: Snapshot
 
 
 def _may_keep() -> bool:

@@ -15,6 +15,7 @@ from spgru.functional.algebra import dropout
 from spgru.moments import Moments, cat, stack
 from spgru.nn.packing import Packing, unpack
 from spgru.nn.recurrent_layer import RecurrentLayer, RecurrentOptions
+from spgru.nn.replay import replayed
 from spgru.nn.weight import WeightShape
 from spgru.recurrent import Choice, explain, single_step
 
@@ -114,6 +115,12 @@ class Recurrent(RecurrentLayer):
         Returns:
             the output at every step, laid out as `input`, and the final state
         """
+        if self.dropout and self.training:
+            return self._forward(input, hx)
+        result: tuple[Moments, Any] = replayed(self, self._forward, input, hx)
+        return result
+
+    def _forward(self, input: Any, hx: Any) -> tuple[Moments, Any]:
         x, packing = unpack(input)
         self._check("input", x)
         if packing is not None and x.ndim != 2:

@@ -241,13 +241,12 @@ def _backward(
         p_grads = torch.empty_like(a.x_mean, dtype=low), torch.empty_like(a.x_var, dtype=low)
     # Of the states that go from step to step, beside what their products pass on. The gradient of
     # a cell's last value comes from outside.
-    carried = [as_rows(grad).clone() for grad in final_cell]
-    carried = carried or [torch.zeros_like(a.h_mean) for _ in range(2)]
+    zeros = a.h_mean.new_zeros(5, *a.h_mean.shape)  # in one launch
+    carried = [as_rows(grad).clone() for grad in final_cell] or [zeros[0], zeros[1]]
     kept_p = None if is_shared else p_grads
     fits = False
     if history.plan is not None:
-        by_mean = torch.zeros_like(a.h_mean)
-        by_moments = by_mean.new_zeros(*by_mean.shape[:-1], 2 * size)
+        by_mean, by_moments = zeros[2], zeros[3:].view(*a.h_mean.shape[:-1], 2 * size)
         fits = kernels.persistent.backward(
             history.plan, steps,
             x_mean=a.x_mean, x_var=a.x_var, p_mean=history.p_mean[0], p_var=history.p_var[0],
@@ -264,11 +263,13 @@ def _backward(
         by_mean, by_moments = _backward_by_step(
             setting, a, history, (out_mean, out_var), x_grads, kept_p, carried
         )
-    by_square, by_spread = by_moments.split(size, -1)
-    by_h = by_mean + 2 * a.h_mean * by_square, by_spread.float()
+    by_h: Any = None, None
+    if needed[6] or needed[7]:
+        by_square, by_spread = by_moments.split(size, -1)
+        by_h = by_mean + 2 * a.h_mean * by_square, by_spread.float()
+        if not kernels.has_cell:
+            by_h = by_h[0] + carried[0], by_h[1] + carried[1]
     by_cell: Any = carried if kernels.has_cell else (None, None)
-    if not kernels.has_cell:
-        by_h = by_h[0] + carried[0], by_h[1] + carried[1]
     by_weight, by_weight_moments = (
         setting.product.by_weight(grad, steps.before(operand), weight) if is_needed else None
         for grad, operand, weight, is_needed in (
