@@ -35,7 +35,6 @@ def objective(function: Callable[[Any], Any]) -> Callable[[Tensor], Tensor]:
 
 
 # Torch's own forward mode still scripts its decompositions.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_transforms_of_torch_func_in_any_order(function: Callable[[Any], Any]) -> None:
     f, m = objective(function), torch.randn(5, dtype=torch.float64)

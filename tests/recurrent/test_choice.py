@@ -39,8 +39,8 @@ REFUSED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("make", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
 def test_what_has_no_kernel_is_refused_by_name_and_done_by_auto(make: Any, reason: str) -> None:
-    layer = make(4, 3, backend="triton")
-    x = torch.rand(2, 1, 4, dtype=next(layer.parameters()).dtype)
+    layer = make(4, 3, backend="triton", device=DEVICE)
+    x = torch.rand(2, 1, 4, dtype=next(layer.parameters()).dtype, device=DEVICE)
     with pytest.raises(ValueError, match=f"backend='triton' is not possible: .*{reason}"):
         layer(x)
     layer.backend = "auto"
@@ -54,8 +54,6 @@ def test_names_are_checked() -> None:
         ConvGRUCell(1, 2, backend="fast")  # type: ignore[arg-type]
 
 
-# torch's own forward differentiation scripts a function when it is first used.
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_transformations_are_left_to_the_reference(frozen: bool) -> None:
     """torch.func, forward differentiation, compilers and subclasses work as without kernels."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 __all__ = [
     "MATRIX", "SAME_CONVOLUTION", "Convolution", "DifferentiableProduct", "Matrix", "Product",
-    "SameConvolution", "add_bias", "sum_of_rows",
+    "SameConvolution", "add_bias", "sums_of_rows",
 ]  # fmt: skip
 
 
@@ -112,10 +112,15 @@ class Convolution:
         return F.conv2d(x, weight, bias, *options)
 
 
-def sum_of_rows(x: Tensor) -> Tensor:
-    """(*rows, C) -> (C,), as a product with ones: a GPU's own sum of columns is far slower."""
-    flat = x.flatten(0, -2)
-    return torch.mv(flat.T, flat.new_ones(len(flat)))
+def sums_of_rows(*parts: Tensor) -> list[Tensor]:
+    """(*rows, C) -> (C,) each, as products with ones: a GPU's own sum of columns is far slower.
+
+    Args:
+        parts: of one shape and dtype
+    """
+    flat = [part.flatten(0, -2) for part in parts]
+    ones = flat[0].new_ones(len(flat[0]))
+    return [torch.mv(part.T, ones) for part in flat]
 
 
 class _AddBias(torch.autograd.Function):
@@ -125,7 +130,7 @@ class _AddBias(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, sum_of_rows(grad)
+        return grad, sums_of_rows(grad)[0]
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ class _Graph:
 
     def __init__(self, forward: Callable[..., Any], tensors: list[Tensor], kinds: str) -> None:
         self._inputs = [tensor.clone() for tensor in tensors]
+        # What a library sets up in a thread that uses it first cannot be set up while recording.
+        forward(*_arguments(self._inputs, kinds))
         self._graph = torch.cuda.CUDAGraph()
         # thread_local: other threads may go on using the GPU.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):

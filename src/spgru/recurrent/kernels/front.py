@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spgru.functional import Affine
+from spgru.functional.products import Matrix
 from spgru.recurrent.cell import Cell
 from spgru.recurrent.kernels.prepared import prepare, product_dtype, result_dtype
 from spgru.recurrent.kernels.products import StepProduct, step_product
@@ -42,19 +43,23 @@ def run(
             return _run_compiled(cell, x, state, input_map, batch_sizes, reverse, dtype)
     from spgru.recurrent.kernels.triton import cells
 
-    inputs = x if input_map is None else input_map(x)
-    steps = _steps(inputs, state, batch_sizes, reverse)
+    steps = _steps(len(x), state, batch_sizes, reverse)
     product = _product(cell, pack=False)
+    inputs = x
+    if input_map is not None:
+        # In rows, which is how kernels read the result.
+        is_matrix = type(input_map.product) is Matrix
+        inputs = input_map(x.flatten(0, -2) if is_matrix and x.ndim > 2 else x)
     if isinstance(inputs, Tensor):
         from spgru.recurrent.kernels.triton.plain_gru import plain_gru_scan
 
-        plain, last = plain_gru_scan(cell, product, inputs, state[0], steps)
+        plain, last = plain_gru_scan(cell, product, inputs, state[0], steps, x.shape[:-1])
         return Trajectory(plain, (last,), {})
     weight = cell.hidden.weight
     rows = state[0].mean.numel() // state[0].shape[-1]
     prepared = prepare(cell.hidden, product, product_dtype(weight), rows)
     setting = Setting(cells.KERNELS[cell.name], cell, product, steps, prepared)
-    return Trajectory(*kernel_scan(setting, inputs, state, result_dtype(weight)), {})
+    return Trajectory(*kernel_scan(setting, inputs, state, x.shape[:-1], result_dtype(weight)), {})
 
 
 def _run_compiled(
@@ -77,15 +82,15 @@ def _run_compiled(
             return Trajectory(*whole.sequence(x, state, reverse), {})
     x = x.to(torch.float32)
     inputs = x if input_map is None else input_map.to(torch.float32)(x)
-    steps = _steps(inputs, state, batch_sizes, reverse)
+    steps = _steps(len(x), state, batch_sizes, reverse)
     product = _product(cell, pack=cell.name != "gru_reset_before")
     rows = state[0].mean.numel() // state[0].shape[-1]
     prepared = prepare(cell.hidden, product, torch.float32, rows)
     if cell.name == "gru_reset_before":
         setting = Setting(cells.RESET_BEFORE, cell, product, steps, prepared)
-        return Trajectory(*reset_before_scan(setting, inputs, state, dtype), {})
+        return Trajectory(*reset_before_scan(setting, inputs, state, x.shape[:-1], dtype), {})
     setting = Setting(cells.KERNELS[cell.name], cell, product, steps, prepared)
-    return Trajectory(*kernel_scan(setting, inputs, state, dtype), {})
+    return Trajectory(*kernel_scan(setting, inputs, state, x.shape[:-1], dtype), {})
 
 
 def _product(cell: Cell, pack: bool) -> StepProduct:
@@ -96,9 +101,9 @@ def _product(cell: Cell, pack: bool) -> StepProduct:
 
 
 def _steps(
-    inputs: Any, state: tuple[Any, ...], batch_sizes: list[int] | None, reverse: bool
+    count: int, state: tuple[Any, ...], batch_sizes: list[int] | None, reverse: bool
 ) -> Steps:
     if batch_sizes is not None:
         return Steps(batch_sizes, reverse)
     h = state[0]
-    return _equal_steps(inputs.shape[0], h.shape[0] if h.ndim > 1 else 1, reverse)
+    return _equal_steps(count, h.shape[0] if h.ndim > 1 else 1, reverse)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,25 @@ class Prepared(NamedTuple):
     bias_var: Tensor | None
 
 
+class _Moments(torch.autograd.Function):
+    """[W.var, W.var + W^2] of W (O, I), in one node: of a small layer each node costs more than
+    what it computes."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, var: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        both = weight.new_empty(len(weight), 2, weight.shape[1])
+        torch.addcmul(var, weight, weight, out=both[:, 1])
+        both[:, 0] = var
+        return both.flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        (weight,) = ctx.saved_tensors
+        by_var, by_second = grad.view(len(weight), 2, -1).unbind(1)
+        return 2 * weight * by_second, by_var + by_second
+
+
 def prepare(hidden: Affine, product: StepProduct, dtype: torch.dtype, rows: int) -> Prepared:
     """The map for products in this dtype of so many rows."""
 
@@ -39,8 +58,11 @@ def prepare(hidden: Affine, product: StepProduct, dtype: torch.dtype, rows: int)
         # Filters of a convolution keep their memory format.
         weight = wide.weight.to(dtype)
         weight = as_rows(weight) if weight.ndim == 2 else weight
-        second = wide.second_moment().to(dtype)
-        weight_moments = torch.cat((wide.weight_var.to(dtype), second), 1)
+        if weight.ndim == 2 and weight.dtype == wide.weight_var.dtype:
+            weight_moments: Tensor = _Moments.apply(weight, wide.weight_var)
+        else:
+            second = wide.second_moment().to(dtype)
+            weight_moments = torch.cat((wide.weight_var.to(dtype), second), 1)
         bias, bias_var = (
             None if part is None else as_rows(part.float())
             for part in (hidden.bias, hidden.bias_var)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spgru.functional.kernels.rows import as_rows
-from spgru.functional.products import sum_of_rows
+from spgru.functional.products import sums_of_rows
 from spgru.moments import Moments
 from spgru.recurrent.kernels.by_reference import differentiate, needs_reference
 from spgru.recurrent.kernels.scan import (
@@ -183,10 +183,12 @@ def _backward(
             ),
         )
     )  # fmt: skip
-    by_bias, by_bias_var = (
-        None if a.bias is None else torch.cat([sum_of_rows(p_grad), sum_of_rows(q_grad)])
-        for p_grad, q_grad in ((p_mean_grad, q_mean_grad), (p_var_grad, q_var_grad))
-    )
+    by_bias, by_bias_var = None, None
+    if a.bias is not None:
+        p_sums, q_sums = (
+            sums_of_rows(p_mean_grad, p_var_grad), sums_of_rows(q_mean_grad, q_var_grad),
+        )  # fmt: skip
+        by_bias, by_bias_var = map(torch.cat, zip(p_sums, q_sums, strict=True))
     return Inputs(
         x_mean_grad, x_var_grad, by_weight, by_weight_moments, by_bias, by_bias_var,
         by_h_mean, by_spread + carried_var, None, None,
@@ -218,8 +220,9 @@ class _ResetBeforeScan(torch.autograd.Function):
 
 
 def reset_before_scan(
-    setting: Setting, inputs: Moments, state: tuple[Moments, ...], dtype: torch.dtype
-) -> tuple[Moments, tuple[Moments, ...]]:
+    setting: Setting, inputs: Moments, state: tuple[Moments, ...], shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> tuple[Moments, tuple[Moments, ...]]:  # fmt: skip
     """`spgru.recurrent.kernels.scan.kernel_scan` of the GRU that resets before the product."""
     steps, a = setting.steps, make_inputs(inputs, state, setting.prepared, setting.steps)
     differentiable = is_differentiated(a)
@@ -228,4 +231,4 @@ def reset_before_scan(
     else:
         history = _run(setting, a, keep=False)
         mean, var = (steps.after(part).detach() for part in history[:2])
-    return restore(mean, var, (), inputs, state, steps, dtype, differentiable)
+    return restore(mean, var, (), shape, state, steps, dtype, differentiable)

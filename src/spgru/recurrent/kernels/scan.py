@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spgru.functional.kernels.rows import as_rows
-from spgru.functional.products import sum_of_rows
+from spgru.functional.products import sums_of_rows
 from spgru.moments import Moments
 from spgru.recurrent.cell import Cell
 from spgru.recurrent.kernels.by_reference import (
@@ -277,9 +277,9 @@ def _backward(
             (p_grads[1], history.operand_moments, a.weight_moments, needed[3]),
         )
     )
-    by_bias, by_bias_var = (
-        None if a.bias is None else sum_of_rows(grad).float() for grad in p_grads
-    )
+    by_bias, by_bias_var = None, None
+    if a.bias is not None:
+        by_bias, by_bias_var = (part.float() for part in sums_of_rows(*p_grads))
     return Inputs._make(
         (*x_grads, by_weight, by_weight_moments, by_bias, by_bias_var, *by_h, *by_cell)
     )
@@ -406,30 +406,37 @@ def reference_of(setting: Setting) -> Any:
     return outputs_of
 
 
+def _shaped(part: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A view only where there is something to do, since each is a node for a backward pass."""
+    return part if part.shape == shape else part.view(shape)
+
+
 def make_inputs(
     inputs: Moments, state: tuple[Moments, ...], prepared: Prepared, steps: Steps
 ) -> Inputs:
     """Everything as kernels read it.
 
     Args:
-        inputs: (T, *batch, gates H), or (rows, gates H) if lengths differ
+        inputs: (T, *batch, gates H), or (rows, gates H)
         state: (*batch, H) each
     """
     h, *cells = state
     batch = h.shape[:-1] or torch.Size([1])
     rows = sum(steps.batch_sizes), *batch[1:]
-    x_mean, x_var = (as_rows(part).view(*rows, part.shape[-1]) for part in inputs)
-    parts = [as_rows(part.float()).view(*batch, part.shape[-1]) for m in (h, *cells) for part in m]
+    x_mean, x_var = (_shaped(as_rows(part), (*rows, part.shape[-1])) for part in inputs)
+    parts = [
+        _shaped(as_rows(part.float()), (*batch, part.shape[-1])) for m in (h, *cells) for part in m
+    ]
     weights = prepared.weight, prepared.weight_moments, prepared.bias, prepared.bias_var
     padding = [None] * (4 - len(parts))
     return Inputs._make((x_mean, x_var, *weights, *parts, *padding))
 
 
 def restore(
-    mean: Tensor, var: Tensor, cells: Any, inputs: Moments, state: tuple[Moments, ...],
+    mean: Tensor, var: Tensor, cells: Any, shape: tuple[int, ...], state: tuple[Moments, ...],
     steps: Steps, dtype: torch.dtype, differentiable: bool,
 ) -> tuple[Moments, tuple[Moments, ...]]:  # fmt: skip
-    """Output rows and final cells in the layout of the inputs, and the final state."""
+    """Output rows as (*shape, H), and the final state."""
     batch = state[0].shape[:-1]
     output = Moments(mean, var).to(dtype)
     ends = [steps.final(part) for part in output]
@@ -442,23 +449,25 @@ def restore(
         joined = torch.stack([*ends, *(part.to(dtype) for part in cells)])
         ends = [joined[k].detach() for k in range(len(joined))]
     ends = [part.view(*batch, part.shape[-1]) for part in ends]
-    shape = *inputs.shape[:-1], mean.shape[-1]
+    shape = *shape, mean.shape[-1]
     final = tuple(Moments(*ends[k : k + 2]) for k in range(0, len(ends), 2))
     return Moments(output.mean.view(shape), output.var.view(shape)), final
 
 
 def kernel_scan(
-    setting: Setting, inputs: Moments, state: tuple[Moments, ...], dtype: torch.dtype
-) -> tuple[Moments, tuple[Moments, ...]]:
+    setting: Setting, inputs: Moments, state: tuple[Moments, ...], shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> tuple[Moments, tuple[Moments, ...]]:  # fmt: skip
     """`scan` of a step for Gaussian moments and the exact rule.
 
     Args:
-        inputs: (T, *batch, gates H), or (rows, gates H) if lengths differ
+        inputs: (*shape, gates H), or their rows (rows, gates H)
         state: (*batch, H) each
+        shape: (T, *batch), or (rows,) if lengths differ
         dtype: of the results
 
     Returns:
-        the state after every step, laid out as the inputs, and the final state
+        the state after every step, (*shape, H), and the final state
     """
     steps, a = setting.steps, make_inputs(inputs, state, setting.prepared, setting.steps)
     differentiable = is_differentiated(a)
@@ -473,4 +482,4 @@ def kernel_scan(
         cells = [
             steps.final_of(part) for part in (history.c_mean, history.c_var) if part is not None
         ]
-    return restore(mean, var, cells, inputs, state, steps, dtype, differentiable)
+    return restore(mean, var, cells, shape, state, steps, dtype, differentiable)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from triton.compiler import CompiledKernel
+from triton.runtime import driver
 
 __all__ = ["Launcher"]
 
@@ -51,12 +52,24 @@ class Launcher:
         compiled = self._compiled.get(key)
         with _on(device):
             if compiled is not None:
-                compiled[(programs, 1, 1)](*addresses, *values)
+                _launch(compiled, programs, device, (*addresses, *values))
                 return
             in_order = [tensors[name] for name in self._names[:count]]
             compiled = self._kernel[(programs,)](*in_order, *values, **options)
         if isinstance(compiled, CompiledKernel):  # not in the interpreter
             self._compiled[key] = compiled
+
+
+def _launch(
+    compiled: CompiledKernel, programs: int, device: torch.device, values: tuple[Any, ...]
+) -> None:
+    """`compiled[(programs, 1, 1)](*values)` without gathering what hooks of a profiler would ask.
+
+    In the order of `CompiledKernel.run`: grid, stream, the kernel, then metadata and two hooks.
+    """
+    stream = driver.active.get_current_stream(device.index)
+    handle, metadata = compiled.function, compiled.packed_metadata
+    compiled.run(programs, 1, 1, stream, handle, metadata, None, None, None, *values)
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spgru.functional import Affine
 from spgru.functional.kernels.rows import as_rows
-from spgru.functional.products import sum_of_rows
+from spgru.functional.products import sums_of_rows
 from spgru.recurrent.cell import Cell
 from spgru.recurrent.kernels.by_reference import differentiate, needs_reference, reference_scan
 from spgru.recurrent.kernels.prepared import product_dtype, result_dtype
@@ -148,7 +148,7 @@ class _PlainScan(torch.autograd.Function):
         return (
             None, x_grad, carried + by_operand,
             product.by_weight(p_grad, steps.before(operand), a.weight),
-            None if a.bias is None else sum_of_rows(p_grad).float(),
+            None if a.bias is None else sums_of_rows(p_grad)[0].float(),
         )  # fmt: skip
 
 
@@ -165,16 +165,18 @@ def _reference(setting: _Setting) -> Any:
 
 
 def plain_gru_scan(
-    cell: Cell, product: StepProduct, inputs: Tensor, state: Tensor, steps: Steps
-) -> tuple[Tensor, Tensor]:
+    cell: Cell, product: StepProduct, inputs: Tensor, state: Tensor, steps: Steps,
+    shape: tuple[int, ...],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`scan` of `gru_step` for plain numbers.
 
     Args:
-        inputs: (T, *batch, 3 H), or (rows, 3 H) if lengths differ
+        inputs: (*shape, 3 H), or their rows (rows, 3 H)
         state: (*batch, H)
+        shape: (T, *batch), or (rows,) if lengths differ
 
     Returns:
-        the state after every step, laid out as the inputs, and after the last
+        the state after every step, (*shape, H), and after the last
     """
     hidden = cell.hidden
     low, dtype = product_dtype(hidden.weight), result_dtype(hidden.weight)
@@ -186,4 +188,4 @@ def plain_gru_scan(
         as_rows(state.float()), hidden.to(low).weight, bias,
     )  # fmt: skip
     last = steps.final(output).clone().view(*batch, -1)
-    return output.view(*inputs.shape[:-1], -1).to(dtype), last.to(dtype)
+    return output.view(*shape, -1).to(dtype), last.to(dtype)
