@@ -552,7 +552,9 @@ def _broadcast(a: torch.Size, b: torch.Size) -> torch.Size | None:
 def is_autocast(like: Tensor) -> bool:
     """Whether autocast chooses dtypes, operation by operation, on the device of `like`."""
     device = like.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    # Asked first, since torch.compile of torch 2.11 cannot trace the other question.
+    is_known = device in ("cpu", "cuda") or torch.amp.is_autocast_available(device)
+    return is_known and torch.is_autocast_enabled(device)
 
 
 def _refuse_packed(name: str) -> NoReturn:

@@ -240,10 +240,12 @@ class Layer(nn.Module):
         mode = weight_mode(self)
         return isinstance(mode, Drawn) and mode.draws is None
 
-    def _affine(self, weight: str, bias: str, product: Product = MATRIX) -> Affine:
+    def _affine(self, weight: str, bias: str, product: Product | None = None) -> Affine:
         """x -> W x + b with these weights; see `spgru.frozen` for when it is kept."""
+        # Not as a default value, where torch.compile of torch 2.11 does not know an object.
+        what = MATRIX if product is None else product
         return self._once(
-            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), product)
+            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), what)
         )
 
     def _once(self, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:

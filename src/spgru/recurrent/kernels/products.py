@@ -22,10 +22,14 @@ class StepProduct(DifferentiableProduct, Protocol):
 
 
 class MatrixStep(Matrix):
-    """`Matrix`, whose weights need no packing."""
+    """`Matrix`, whose weights are turned once for all steps."""
 
     def pack(self, weight: Tensor, rows: int) -> Tensor:
-        return weight
+        return weight.T
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        # What F.linear does in the end, a few microseconds sooner.
+        return torch.mm(x, weight) if x.ndim == 2 else torch.matmul(x, weight)
 
 
 class SameConvolutionStep(SameConvolution):

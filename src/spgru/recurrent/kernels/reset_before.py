@@ -77,18 +77,22 @@ def _run(setting: Setting, a: Inputs, keep: bool) -> _History:
     x_mean, x_var = steps.split(a.x_mean), steps.split(a.x_var)
     h_mean, h_var = steps.split_slots(history.h_mean), steps.split_slots(history.h_var)
     z_mean, z_var = torch.empty_like(a.h_mean), torch.empty_like(a.h_mean)
-    for_gates, for_candidate = slice(0, 2 * size), slice(2 * size, None)
+    weights = [
+        product.pack(weight[part], steps.sequences * rows_each)
+        for part in (slice(0, 2 * size), slice(2 * size, None))
+        for weight in (a.weight, a.weight_moments)
+    ]
     for k, (t, n) in enumerate(zip(steps.times, steps.sizes, strict=True)):
         numbers = {"rows": n * rows_each, "size": size}
-        p_mean = product.forward(h_mean[k][:n], a.weight[for_gates])
-        p_var = product.forward(operand_moments[k][:n], a.weight_moments[for_gates])
+        p_mean = product.forward(h_mean[k][:n], weights[0])
+        p_var = product.forward(operand_moments[k][:n], weights[1])
         kernels["gates_forward"](
             x_mean=x_mean[t], x_var=x_var[t], p_mean=p_mean, p_var=p_var, bias=a.bias,
             bias_var=a.bias_var, h_mean=h_mean[k], h_var=h_var[k], z_mean=z_mean, z_var=z_var,
             reset_mean=reset_mean[k], reset_moments=reset_moments[k], **numbers,
         )  # fmt: skip
-        q_mean = product.forward(reset_mean[k][:n], a.weight[for_candidate])
-        q_var = product.forward(reset_moments[k][:n], a.weight_moments[for_candidate])
+        q_mean = product.forward(reset_mean[k][:n], weights[2])
+        q_var = product.forward(reset_moments[k][:n], weights[3])
         kernels["update_forward"](
             x_mean=x_mean[t], x_var=x_var[t], q_mean=q_mean, q_var=q_var, bias=a.bias,
             bias_var=a.bias_var, z_mean=z_mean, z_var=z_var, h_mean=h_mean[k], h_var=h_var[k],

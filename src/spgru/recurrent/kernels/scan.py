@@ -351,9 +351,7 @@ class _Scan(torch.autograd.Function):
         # Copies, because a user may change them in place, and what was kept must stay.
         outputs = [_copied(steps.after(part), part) for part in (history.h_mean, history.h_var)]
         cells = (history.c_mean, history.c_var)
-        finals = [
-            _copied(steps.final_of(part), part) for part in cells if part is not None
-        ]  # fmt: skip
+        finals = [_copied(steps.final_of(part), part) for part in cells if part is not None]
         return (*outputs, *finals)
 
     @staticmethod
@@ -385,8 +383,9 @@ def is_differentiated(a: Inputs) -> bool:
 
 
 def _copied(part: Tensor, original: Tensor) -> Tensor:
-    """A tensor of its own memory, copied only if it is not one already."""
-    shares = part.untyped_storage().data_ptr() == original.untyped_storage().data_ptr()
+    """A tensor of its own memory, copied only if it lies in the original's."""
+    base = part._base
+    shares = base is not None and (base is original or base is original._base)
     return part.clone() if shares else part
 
 

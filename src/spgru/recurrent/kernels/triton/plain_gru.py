@@ -109,9 +109,10 @@ class _PlainScan(torch.autograd.Function):
             steps.put_initial(buffer, a.h)
         x, h = steps.split(a.x), steps.split_slots(states)
         operand_slots = steps.split_slots(operand)
+        weight = product.pack(a.weight, steps.sequences * rows_each)
         products = []
         for k, (t, n) in enumerate(zip(steps.times, steps.sizes, strict=True)):
-            products.append(product.forward(operand_slots[k][:n], a.weight))
+            products.append(product.forward(operand_slots[k][:n], weight))
             _forward(
                 x=x[t], p=products[k], bias=a.bias, h=h[k], new=h[k + 1],
                 operand=operand_slots[k + 1] if is_rounded else None, rows=n * rows_each, size=size,
