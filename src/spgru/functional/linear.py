@@ -35,7 +35,7 @@ class Affine:
     """(O, I), or None for weights known exactly"""
     bias: Tensor | None
     bias_var: Tensor | None
-    product: Product = MATRIX
+    product: Product
     """what W x means"""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """what follows from the weights, by any key; see `keep`"""
@@ -44,8 +44,10 @@ class Affine:
     def of(
         weight: Tensor | Moments,
         bias: Tensor | Moments | None = None,
-        product: Product = MATRIX,
+        product: Product | None = None,
     ) -> Affine:
+        # Not as a default value, where torch.compile of torch 2.11 does not know an object.
+        product = MATRIX if product is None else product
         weight, bias = promote(weight, bias)
         if isinstance(weight, Tensor):
             return Affine(weight, None, bias, None, product)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from spgru.checks import (
 )
 from spgru.families import Family, Parameterization, get
 from spgru.functional import Affine, Rule
-from spgru.functional.products import MATRIX, Product
+from spgru.functional.products import Product
 from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
 from spgru.moments import Moments, certain, is_autocast
 from spgru.nn.weight import (
@@ -242,10 +242,8 @@ class Layer(nn.Module):
 
     def _affine(self, weight: str, bias: str, product: Product | None = None) -> Affine:
         """x -> W x + b with these weights; see `spgru.frozen` for when it is kept."""
-        # Not as a default value, where torch.compile of torch 2.11 does not know an object.
-        what = MATRIX if product is None else product
         return self._once(
-            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), what)
+            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), product)
         )
 
     def _once(self, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
