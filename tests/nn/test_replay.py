@@ -173,6 +173,8 @@ def test_a_graph_of_the_user_can_hold_a_layer_that_is_replayed() -> None:
     torch.testing.assert_close(found, expected)
 
 
+# It warms up on a stream of its own.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")
 @pytest.mark.gpu
 def test_torch_makes_a_training_step_of_ours_a_graph() -> None:
     """What docs/performance.md recommends for small layers."""
