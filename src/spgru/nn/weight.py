@@ -30,7 +30,7 @@ from spgru.families import Family
 from spgru.moments import Moments
 
 if TYPE_CHECKING:
-    from spgru.nn.layer import Layer
+    from spgru.nn.random_weights import RandomWeights
 
 __all__ = [
     "StandardDeviation", "Weight", "WeightShape", "is_spread", "named_weights", "parameter_groups",
@@ -88,7 +88,7 @@ class WeightShape:
 class Weight(NamedTuple):
     """One random weight of a layer."""
 
-    layer: Layer
+    layer: RandomWeights
     spec: WeightShape
 
     @property
@@ -108,10 +108,10 @@ class Weight(NamedTuple):
 
 def named_weights(module: nn.Module) -> Iterator[tuple[str, Weight]]:
     """All random weights of a module built from our layers, each once, by their dotted names."""
-    from spgru.nn.layer import Layer
+    from spgru.nn.random_weights import RandomWeights
 
     for path, child in module.named_modules():
-        if isinstance(child, Layer):
+        if isinstance(child, RandomWeights):
             for name, weight in child.weights().items():
                 yield f"{path}.{name}" if path else name, weight
 
@@ -125,12 +125,12 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
 
         torch.optim.AdamW(spgru.parameter_groups(model), lr=1e-3, weight_decay=0.01)
     """
-    from spgru.nn.layer import Layer
+    from spgru.nn.random_weights import RandomWeights
 
     spreads = {
         id(parameter)
         for layer in module.modules()
-        if isinstance(layer, Layer)
+        if isinstance(layer, RandomWeights)
         for parameter in layer.spread_parameters()
     }
     parameters = list(module.parameters())
