@@ -40,6 +40,9 @@ class Moments(TensorMethods):
     `x * x` is x^2. Two parts of one object are not recognised as the same. Numbers and tensors
     beside moments are certain.
 
+    `==` tells whether two are the same object. Comparing entries with numbers, tensors or one
+    another (`==`, `<` and the like) raises TypeError: compare `x.mean`, or take `x.cdf(value)`.
+
     For packed sequences both fields are a `PackedSequence`; see `pack_padded_moments`.
 
     Types, shapes, dtypes and devices are checked here; values (no negative variance) by layers and

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Self
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from spgru.moments.fields import refuse_packed
-from spgru.moments.table import find_rule, name_of
+from spgru.moments.table import find_rule, functions_named, name_of, no_rule_for
 
 __all__ = ["TensorMethods", "apply_rule"]
 
@@ -20,11 +21,34 @@ __all__ = ["TensorMethods", "apply_rule"]
 def apply_rule(function: Any, *args: Any, **kwargs: Any) -> Any:
     """What a function of torch does with arguments among which there are `Moments`."""
     rule = find_rule(function)
+    if kwargs and not isinstance(function, FunctionType):
+        args, kwargs = _torch_names(args, kwargs)
     for value in args:
         values = value if isinstance(value, (list, tuple)) else (value,)
         if any(isinstance(v, TensorMethods) and isinstance(v.mean, PackedSequence) for v in values):
             refuse_packed(name_of(function))
     return rule(*args, **kwargs)
+
+
+_NUMPY_NAMES = {
+    "axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other",
+}  # fmt: skip
+"""Names of arguments that torch takes from numpy wherever a function is not written in Python."""
+
+
+def _torch_names(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments by torch's own names, the first of them by its position."""
+    renamed: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        name = _NUMPY_NAMES.get(name, name)
+        if name in renamed:
+            raise TypeError(f"{name} is given twice, by torch's name and by numpy's")
+        renamed[name] = value
+    if not args and "input" in renamed:
+        args = (renamed.pop("input"),)
+    return args, renamed
 
 
 def _operate(function: Any, *operands: Any) -> Any:
@@ -38,6 +62,18 @@ def _operate(function: Any, *operands: Any) -> Any:
                 )
             return NotImplemented
     return apply_rule(function, *operands)
+
+
+COMPARISON = "compare x.mean, or take the probability of being at most a value, x.cdf(value)"
+"""What to do instead of ==, < and the like."""
+
+no_rule_for(
+    *functions_named(
+        "eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater",
+        "greater_equal", "isclose",
+    ),
+    remedy=COMPARISON,
+)  # fmt: skip
 
 
 def _T(part: Tensor) -> Tensor:  # noqa: N802 (the name is for the error)
@@ -156,37 +192,37 @@ class TensorMethods:
     def contiguous(self, *args: Any, **kwargs: Any) -> Self:
         return self._each(Tensor.contiguous, *args, **kwargs)
 
-    # -- reshaped; the arguments are those of the methods of `Tensor` ---------------------------
+    # -- reshaped -------------------------------------------------------------------------------
 
-    def view(self, *shape: Any) -> Self:
-        return self._each(Tensor.view, *shape)
+    def view(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.view, *args, **kwargs)
 
-    def reshape(self, *shape: Any) -> Self:
-        return self._each(Tensor.reshape, *shape)
+    def reshape(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.reshape, *args, **kwargs)
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        return self._each(Tensor.flatten, start_dim, end_dim)
+    def flatten(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.flatten, *args, **kwargs)
 
-    def unflatten(self, dim: int, sizes: Any) -> Self:
-        return self._each(Tensor.unflatten, dim, sizes)
+    def unflatten(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.unflatten, *args, **kwargs)
 
-    def expand(self, *sizes: Any) -> Self:
-        return self._each(Tensor.expand, *sizes)
+    def expand(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.expand, *args, **kwargs)
 
     def expand_as(self, other: Tensor | Self) -> Self:
         return self._each(Tensor.expand, other.shape)
 
-    def repeat(self, *repeats: Any) -> Self:
-        return self._each(Tensor.repeat, *repeats)
+    def repeat(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.repeat, *args, **kwargs)
 
-    def permute(self, *dims: Any) -> Self:
-        return self._each(Tensor.permute, *dims)
+    def permute(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.permute, *args, **kwargs)
 
-    def movedim(self, source: Any, destination: Any) -> Self:
-        return self._each(Tensor.movedim, source, destination)
+    def movedim(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.movedim, *args, **kwargs)
 
-    def transpose(self, dim0: int, dim1: int) -> Self:
-        return self._each(Tensor.transpose, dim0, dim1)
+    def transpose(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.transpose, *args, **kwargs)
 
     @property
     def T(self) -> Self:  # noqa: N802 (the name that Tensor gives it)
@@ -196,35 +232,50 @@ class TensorMethods:
     def mT(self) -> Self:  # noqa: N802
         return self._each(_mT)
 
-    def squeeze(self, *dim: Any) -> Self:
-        return self._each(Tensor.squeeze, *dim)
+    def squeeze(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.squeeze, *args, **kwargs)
 
-    def unsqueeze(self, dim: int) -> Self:
-        return self._each(Tensor.unsqueeze, dim)
+    def unsqueeze(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.unsqueeze, *args, **kwargs)
 
-    def flip(self, *dims: Any) -> Self:
-        return self._each(Tensor.flip, *dims)
+    def flip(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.flip, *args, **kwargs)
 
-    def roll(self, shifts: Any, dims: Any = ()) -> Self:
-        return self._each(Tensor.roll, shifts, dims)
+    def roll(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.roll, *args, **kwargs)
 
-    def select(self, dim: int, index: int) -> Self:
-        return self._each(Tensor.select, dim, index)
+    def select(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.select, *args, **kwargs)
 
-    def narrow(self, dim: int, start: Any, length: int) -> Self:
-        return self._each(Tensor.narrow, dim, start, length)
+    def narrow(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.narrow, *args, **kwargs)
 
-    def index_select(self, dim: int, index: Tensor) -> Self:
-        return self._each(Tensor.index_select, dim, index)
+    def index_select(self, *args: Any, **kwargs: Any) -> Self:
+        return self._each(Tensor.index_select, *args, **kwargs)
 
-    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        return self._each_parts(Tensor.chunk, chunks, dim)
+    def chunk(self, *args: Any, **kwargs: Any) -> tuple[Self, ...]:
+        return self._each_parts(Tensor.chunk, *args, **kwargs)
 
-    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-        return self._each_parts(torch.split, sizes, dim)
+    def split(self, *args: Any, **kwargs: Any) -> tuple[Self, ...]:
+        return self._each_parts(Tensor.split, *args, **kwargs)
 
-    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        return self._each_parts(Tensor.unbind, dim)
+    def unbind(self, *args: Any, **kwargs: Any) -> tuple[Self, ...]:
+        return self._each_parts(Tensor.unbind, *args, **kwargs)
+
+    # -- compared -------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are one object, as containers ask; entries are not compared."""
+        if isinstance(other, (Tensor, Real, np.ndarray)):
+            raise TypeError(f"== of Moments and {type(other).__name__} has no rule; {COMPARISON}")
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __lt__(self, other: Any) -> NoReturn:
+        raise TypeError(f"Moments have no order; {COMPARISON}")
+
+    __le__ = __gt__ = __ge__ = __lt__
 
     # -- mathematics, by the rules of `spgru.functional` ----------------------------------------
 
@@ -267,9 +318,9 @@ class TensorMethods:
     def __pos__(self) -> Self:
         return self
 
-    def sum(self, dim: Any = None, keepdim: bool = False) -> Any:
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
         """Of independent entries."""
-        return apply_rule(torch.sum, self, dim, keepdim)
+        return apply_rule(torch.sum, self, *args, **kwargs)
 
     def square(self) -> Any:
         return apply_rule(torch.square, self)

@@ -50,8 +50,8 @@ class Recurrent(RecurrentLayer):
         ):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout must lie in [0, 1], got {dropout}")
         if dropout and num_layers == 1:
             warnings.warn(
                 f"dropout={dropout} acts between layers and num_layers is 1: it does nothing",
