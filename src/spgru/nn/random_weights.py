@@ -141,7 +141,12 @@ class RandomWeights(nn.Module):
             raw: dict[str, Tensor] = dict(self.get_submodule(name).named_parameters())
             return self.family.from_raw(raw, self.parameterization)
         mean, spread, start = self._sources(name)
-        return Moments(mean, (spread + start).exp_())
+        var, mask = (spread + start).exp_(), self.pruning_mask(name)
+        return Moments(mean, var if mask is None else var * mask)
+
+    def pruning_mask(self, name: str) -> Tensor | None:
+        """What `torch.nn.utils.prune` has put before the weight of that name: 0 where pruned."""
+        return self._buffers.get(f"{name}_mask")
 
     def _sources(self, name: str) -> tuple[Tensor, ...]:
         """The tensors a weight is made from."""

@@ -10,6 +10,11 @@ A Gaussian weight stored by moments (the default) is two parameters and a buffer
 `torch.nn` finds the means where it expects them, and whatever treats all parameters alike (weight
 decay, an initialiser for all matrices) moves variances by a bounded factor at most.
 
+While a weight is pruned by `torch.nn.utils.prune`, its pruned entries have variance 0 and do not
+count in `kl_divergence`. `prune.remove` takes the mask away and tells no one: the means stay 0, the
+variances return. Before removing, `layer.set_weight_(name, layer.weight_moments(name))` makes the
+variances of 0 permanent.
+
 Weights of other families, or stored by natural parameters, are an `nn.ParameterDict` of the
 family's raw parameters under the same name.
 """
@@ -101,6 +106,11 @@ class Weight(NamedTuple):
 
     def moments(self) -> Moments:
         return self.layer.weight_moments(self.spec.name)
+
+    def random_moments(self) -> Moments:
+        """Moments of the entries that are not pruned, as a vector if some are."""
+        mask, moments = self.layer.pruning_mask(self.spec.name), self.moments()
+        return moments if mask is None else moments[mask.bool()]
 
     def set_(self, moments: Moments) -> None:
         self.layer.set_weight_(self.spec.name, moments)
