@@ -90,5 +90,5 @@ def _values(mean: Any, var: Any) -> str:
     """Each entry as mean ± std, nested as the dimensions are."""
     if isinstance(mean, list):
         return f"[{', '.join(_values(m, v) for m, v in zip(mean, var, strict=True))}]"
-    spread = f"{math.sqrt(var):.2g}" if var >= 0 else f"sqrt({var:.2g})"
-    return f"{mean:.4g} ± {spread}"
+    std = f"{math.sqrt(var):.2g}" if var >= 0 else f"sqrt({var:.2g})"
+    return f"{mean:.4g} ± {std}"
