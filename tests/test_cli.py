@@ -127,15 +127,24 @@ main({arguments})
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "x.yaml"], ["--version"], []], ids=str)
-def test_without_the_extra_a_sentence_names_it(arguments: list[str]) -> None:
-    script = WITHOUT.format(packages={"typer", "rich", "yaml"}, arguments=arguments)
+def without_the_extra(*arguments: str) -> Outcome:
+    script = WITHOUT.format(packages={"typer", "rich", "yaml"}, arguments=list(arguments))
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "x.yaml"], ["train", "--version"], []])
+def test_without_the_extra_a_sentence_names_it(arguments: list[str]) -> None:
     assert_sentence(
-        Outcome(done.returncode, done.stdout, done.stderr),
+        without_the_extra(*arguments),
         "the command line needs typer; install it with pip install 'spgru[cli]'",
     )
+
+
+def test_the_version_needs_no_extra() -> None:
+    version = importlib.metadata.version("spgru")
+    assert without_the_extra("--version") == (0, f"spgru {version}\n", "")
 
 
 def test_train_evaluate_predict_export(spgru, config: Path, tmp_path: Path) -> None:

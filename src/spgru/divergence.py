@@ -14,7 +14,8 @@ __all__ = ["kl_divergence"]
 def kl_divergence(module: nn.Module, prior: Prior) -> Tensor:
     """KL(weights || prior), summed over all random weights of `module`. A scalar, in nats.
 
-    Infinite where a weight has variance 0. For an ELBO per sequence divide by their number.
+    Infinite where a weight has variance 0, except pruned weights, which do not count. For an ELBO
+    per sequence divide by the number of sequences.
     """
     family = get(prior.family)
     terms = []
@@ -24,7 +25,7 @@ def kl_divergence(module: nn.Module, prior: Prior) -> Tensor:
                 f"{name} is {weight.family.name} but the prior is {family.name}; "
                 "the divergence is closed form within one family only"
             )
-        q = weight.moments()
+        q = weight.random_moments()
         terms.append(family.kl(q, prior.moments(weight.fan_in, q)).sum())
     if not terms:
         raise ValueError(

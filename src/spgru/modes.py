@@ -55,8 +55,8 @@ class Frozen:
     """What the weights of one layer imply, computed once per block."""
 
     learns: bool
-    """whether gradients reach the weights through what is kept"""
-    kept: dict[Any, Any]
+    """whether gradients reach the weights through what is cached"""
+    cache: dict[Any, Any]
 
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
@@ -140,7 +140,7 @@ def record(layer: nn.Module, part: str, neurons: dict[str, Any], time_dim: int |
 
 
 def frozen_of(layer: nn.Module) -> Frozen | None:
-    """Where to keep what the weights of this layer imply, None where nothing may be kept."""
+    """The cache for what the weights of this layer imply, None where there is none."""
     stacks = _traced.frozen if torch.compiler.is_compiling() else _frozen.get()
     return stacks[layer][-1] if layer in stacks else None
 
@@ -156,9 +156,9 @@ def enter_recording(lists: Mapping[nn.Module, list[Record]]) -> Any:
 
 
 def enter_frozen(layers: Iterable[nn.Module], learns: bool) -> Any:
-    """Block in which these layers keep what their weights imply.
+    """Block in which these layers cache what their weights imply.
 
-    A layer that an outer block keeps already stays with that one, unless it learns and this block
+    A layer that is in an outer block already stays with that one, unless it learns and this block
     must not.
     """
     states = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,84 @@ def test_sums_and_means_against_draws() -> None:
         (torch.mean(x, dim=-1, keepdim=True), samples.mean(2, keepdim=True)),
     ):
         assert_monte_carlo(want, got)
+
+
+def test_names_that_numpy_gives_to_arguments() -> None:
+    """Wherever torch takes `axis` and `keepdims` for `dim` and `keepdim`."""
+    x, y = random_moments(2, 3), random_moments(2, 3)
+    for call in (
+        lambda x, y: torch.sum(x, axis=1, keepdims=True),
+        lambda x, y: torch.mean(x, axis=(0, 1)),
+        lambda x, y: torch.mean(a=x, axis=0),
+        lambda x, y: x.sum(axis=0, keepdims=True),
+        lambda x, y: x.sum((0, 1)),
+        lambda x, y: torch.cat([x, y], axis=1),
+        lambda x, y: torch.concatenate([x, y], axis=-1),
+        lambda x, y: torch.stack(tensors=[x, y], axis=2),
+        lambda x, y: torch.unsqueeze(x, axis=1),
+        lambda x, y: x.unsqueeze(axis=1),
+        lambda x, y: x.unsqueeze(1).squeeze(axis=1),
+        lambda x, y: x.select(axis=1, index=0),
+        lambda x, y: x.flatten(end_dim=1),
+        lambda x, y: x.unbind(axis=1)[2],
+        lambda x, y: x.chunk(2, axis=1)[1],
+        lambda x, y: x.narrow(axis=1, start=1, length=2),
+        lambda x, y: torch.add(x1=x, x2=y),
+        lambda x, y: torch.multiply(x, x2=y),
+    ):
+        want = call(x.mean, y.mean)
+        got = call(x, y)
+        torch.testing.assert_close(got.mean, want)
+        assert got.var.shape == want.shape
+    assert_same(torch.mean(x, axis=0, keepdims=True), torch.mean(x, 0, True))
+    assert_same(torch.cat([x, y], axis=1), torch.cat([x, y], 1))
+    for wrong in (
+        lambda x: torch.sum(x, dim=0, axis=1),
+        lambda x: torch.sum(x, 0, axis=1),
+        lambda x: torch.squeeze(x, dims=0),
+    ):
+        for value in (x.mean, x):
+            with pytest.raises(TypeError):
+                wrong(value)
+
+
+def test_dropout_of_everything_leaves_certain_zeros() -> None:
+    x = random_moments(2, 3)
+    for got in (nn.Dropout(1.0)(x), TF.dropout(x, p=1.0), F.dropout(x, 1.0)):
+        assert not got.mean.any()
+        assert not got.var.any()
+        assert got.mean.shape == (2, 3)
+    assert_same(nn.Dropout(1.0).eval()(x), x)
+    with pytest.raises(ValueError, match=r"p must lie in \[0, 1\], got 1\.1"):
+        TF.dropout(x, 1.1)
+
+
+def test_comparisons_with_numbers_are_refused_from_both_sides() -> None:
+    x, tensor = random_moments(3), torch.zeros(3).double()
+    for other in (tensor, 0.0, tensor.numpy()):
+        for compare in (
+            operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
+        ):  # fmt: skip
+            for a, b in ((x, other), (other, x)):
+                with pytest.raises(TypeError, match=r"compare x\.mean, or take .* x\.cdf\(value\)"):
+                    compare(a, b)
+    for function in (torch.eq, torch.lt, torch.greater, torch.isclose):
+        for a, b in ((x, tensor), (tensor, x)):
+            with pytest.raises(TypeError, match=r"compare x\.mean, or take"):
+                function(a, b)
+    with pytest.raises(TypeError, match=r"compare x\.mean"):
+        x < x  # noqa: B015
+
+
+def test_moments_equal_themselves_only() -> None:
+    x = random_moments(3)
+    same = Moments(x.mean, x.var)
+    assert x == x
+    assert x != same
+    assert x != None  # noqa: E711
+    assert (x == "x") is False
+    assert same not in [None, x]
+    assert {x: 1, same: 2}[x] == 1
 
 
 @pytest.mark.parametrize("certain_side", [None, "a", "b"])
@@ -249,7 +328,7 @@ def test_compiles_without_graph_breaks() -> None:
 
     def f(x: Moments, t: Tensor) -> Any:
         y = network(x) * 2 + 1
-        parts = torch.cat([y, t * y]).permute(1, 0).split(4, -1)
+        parts = torch.cat([y, t * y], axis=0).permute(1, 0).split(4, -1)
         return parts, y - y, y + y, torch.where(t > 0, y, torch.tanh(y)), TF.softplus(y)
 
     x, t = Moments(torch.randn(4, 3), torch.rand(4, 3)), torch.randn(4, 2)

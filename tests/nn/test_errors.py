@@ -97,7 +97,7 @@ BAD_CALLS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: LSTM(3, -2), ValueError, "hidden_size must be at least 1, got -2"),
     (lambda: LSTMCell(-1, 2), ValueError, "input_size must be at least 1, got -1"),
     (lambda: Linear(3, -1), ValueError, "out_features must not be negative, got -1"),
-    (lambda: GRU(3, 4, dropout=1.0), ValueError, r"dropout must lie in \[0, 1\), got 1.0"),
+    (lambda: GRU(3, 4, dropout=1.5), ValueError, r"dropout must lie in \[0, 1\], got 1.5"),
     (lambda: LSTM(3, 4, proj_size=4), ValueError, "proj_size must lie between 0 and .* 3, got 4"),
     (lambda: RNN(3, 4, nonlinearity="elu"), ValueError, "nonlinearity must be one of"),
     (

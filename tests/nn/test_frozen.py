@@ -151,19 +151,19 @@ def test_a_captured_graph_uses_what_is_kept_and_keeps_nothing_itself(
         state = frozen_of(layer)
         assert state is not None
         with monkeypatch.context() as capture:
-            capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
+            capture.setattr("spgru.nn.cache._is_captured", lambda _: True)
             layer(x)
-            assert not state.kept
+            assert not state.cache
         layer(x)
-        kept = {key: entry.affine for key, entry in state.kept.items()}
+        kept = {key: entry.affine for key, entry in state.cache.items()}
         with monkeypatch.context() as capture:
-            capture.setattr("spgru.nn.layer._is_captured", lambda _: True)
+            capture.setattr("spgru.nn.cache._is_captured", lambda _: True)
             copied = layer._affine("weight_hh_l0", "bias_hh_l0")
             assert any(copied.weight_var is affine.weight_var for affine in kept.values())
             layer(x)
         # The graph has no reference of its own to what it reads.
         assert all(any(a is b for b in layer._captured) for a in kept.values())
-        assert {key: entry.affine for key, entry in state.kept.items()} == kept
+        assert {key: entry.affine for key, entry in state.cache.items()} == kept
 
 
 def test_changes_through_data_leave_the_kept_weights_whole() -> None:
@@ -185,6 +185,6 @@ def test_drawn_weights_are_not_kept_within_a_block() -> None:
         layer(x)
         state = frozen_of(layer)
         assert state is not None
-        count = len(state.kept)
+        count = len(state.cache)
         spgru.audit(layer, x, draws=5)
-        assert len(state.kept) == count
+        assert len(state.cache) == count

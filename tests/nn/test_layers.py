@@ -221,6 +221,14 @@ def test_dropout_between_layers_is_closed_form_and_only_in_training() -> None:
         spgru.GRU(2, 3, dropout=0.5)
 
 
+def test_dropout_of_everything_between_layers_as_in_torch() -> None:
+    theirs = torch.nn.GRU(2, 3, 2, dropout=1.0)
+    x = torch.randn(5, 1, 2)
+    got = spgru.GRU.from_torch(theirs, weight_std=0.0)(x)[0]
+    torch.testing.assert_close(got.mean, theirs(x)[0])
+    assert not got.var.any()
+
+
 def test_state_dict_round_trip_through_safetensors_names() -> None:
     gru = spgru.LSTM(2, 3, proj_size=2)
     keys = list(gru.state_dict())

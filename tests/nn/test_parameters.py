@@ -303,3 +303,41 @@ def test_layers_are_made_from_weights_without_values() -> None:
     with FakeTensorMode():
         fake = spgru.Linear(3, 4, weight_std=torch.full((), 0.1))
         assert fake(torch.randn(2, 3)).var.shape == (2, 4)
+
+
+def test_pruned_weights_have_no_variance() -> None:
+    gru, x = spgru.GRU(3, 4, bias=False), torch.randn(5, 2, 3)
+    before = gru.weight_moments("weight_ih_l0")
+    prune.l1_unstructured(gru, "weight_ih_l0", 0.5)
+    mask = gru.weight_ih_l0_mask
+    assert 0 < mask.sum() < mask.numel()
+    moments = gru.weight_moments("weight_ih_l0")
+    torch.testing.assert_close(moments.var, before.var * mask)
+    assert (gru(x)[0].var > 0).any()
+    # What is left out of the network is left out of its distance from the prior.
+    prior, q = spgru.Prior("gaussian", std=1.0), before[mask.bool()]
+    rest = gru.weight_moments("weight_hh_l0")
+    want = [gru.family.kl(part, prior.moments(n, part)).sum() for part, n in ((q, 3), (rest, 4))]
+    divergence = spgru.kl_divergence(gru, prior)
+    torch.testing.assert_close(divergence, sum(want))
+    (divergence + gru(x)[0].var.sum()).backward()
+    assert all(p.grad.isfinite().all() for p in gru.parameters())
+    assert not gru.spread_w_ih_l0.grad[mask == 0].any()
+    for name in ("weight_ih_l0", "weight_hh_l0"):
+        prune.custom_from_mask(gru, name, torch.zeros_like(getattr(gru, name)))
+    assert not gru(x)[0].var.any()
+
+
+def test_variance_of_pruned_weights_after_the_mask_is_removed() -> None:
+    layer = spgru.Linear(4, 3)
+    before = layer.weight_moments("weight")
+    prune.random_unstructured(layer, "weight", 0.5)
+    mask = layer.weight_mask
+    prune.remove(layer, "weight")
+    torch.testing.assert_close(layer.weight_moments("weight").var, before.var)
+    prune.custom_from_mask(layer, "weight", mask)
+    layer.set_weight_("weight", layer.weight_moments("weight"))
+    prune.remove(layer, "weight")
+    after = layer.weight_moments("weight")
+    torch.testing.assert_close(after.var, before.var * mask)
+    torch.testing.assert_close(after.mean, before.mean * mask)

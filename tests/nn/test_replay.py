@@ -33,7 +33,7 @@ def tensors_of(result: Any) -> list[Tensor]:
 def graphs(layer: Any) -> int:
     frozen = frozen_of(layer)
     assert frozen is not None
-    replays = frozen.kept.get("replays")
+    replays = frozen.cache.get("replays")
     return 0 if replays is None else sum(c.graph is not None for c in replays.calls.values())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_cases import DEVICE, KERNELS, needs_compiled, tree_moments
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -226,6 +227,70 @@ def test_explain_names_the_backend_and_the_reason() -> None:
     assert reason(family="gamma")[1] == "there is no kernel for family='gamma'"
     assert "recorded" in str(reason(record=True)[1])
     assert "float64" in str(reason(x=x.to(torch.float64))[1])
+
+
+class Subclass(Tensor):
+    """Kernels do not look into it."""
+
+
+@needs_compiled
+def test_backend_for_answers_for_all_layers_and_directions() -> None:
+    gru = spgru.GRU(3, 4, num_layers=2, bidirectional=True)
+    x = torch.randn(5, 2, 3)
+    assert gru.backend_for(x) == ("compiled", None)
+    other = gru.weight_hh_l1_reverse.detach().as_subclass(Subclass)
+    gru.weight_hh_l1_reverse = torch.nn.Parameter(other)
+    choice = gru.backend_for(x)
+    assert choice.backend == "reference"
+    assert str(choice.reason).startswith("layer l1_reverse: kernels cannot run inside a compiler")
+    gru.backend = "compiled"
+    for ask in (gru, gru.backend_for):
+        with pytest.raises(ValueError, match="backend='compiled' is not possible"):
+            ask(x)
+    gru.backend = "reference"
+    assert gru.backend_for(x).reason == "backend='reference' was asked for"
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_backend_for_refuses_what_a_call_refuses(name: str) -> None:
+    layer = getattr(spgru, name)(3, 4, num_layers=2)
+    x, h = torch.randn(5, 2, 3), torch.zeros(2, 2, 4)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x.unsqueeze(-1), [5, 4])
+
+    def state(h: Tensor) -> Any:
+        return h if name == "GRU" else (h, h)
+
+    for arguments in (
+        (x[..., :2],),
+        (x.double(),),
+        (x[0, 0],),
+        (x[None],),
+        (x[:0],),
+        (x.numpy(),),
+        (packed,),
+        (spgru.Moments(x, -torch.ones_like(x)),),
+        (x, state(h[:1])),
+        (x, state(h.double())),
+        (x[:, 0], state(h)),
+    ):
+        with pytest.raises((ValueError, TypeError)) as of_call:
+            layer(*arguments)
+        with pytest.raises(of_call.type) as of_question:
+            layer.backend_for(*arguments)
+        assert str(of_question.value) == str(of_call.value)
+    for arguments in ((x[:, 0], state(h[:, 0])), (x, state(h)), (x[:, 0],)):
+        layer(*arguments)
+        assert layer.backend_for(*arguments) == layer.backend_for(x)
+
+
+def test_asking_for_the_backend_draws_nothing() -> None:
+    x = spgru.Moments(torch.zeros(5, 2, 3), torch.ones(5, 2, 3))
+    for layer, value in ((spgru.GRU(3, 4), x), (spgru.GRUCell(3, 4), x[0])):
+        generator = torch.Generator().manual_seed(0)
+        with sampling(layer, generator, every_step=True):
+            before = generator.get_state()
+            assert "drawn" in str(layer.backend_for(value).reason)
+            assert torch.equal(generator.get_state(), before)
 
 
 SLOW = """

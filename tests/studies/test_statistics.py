@@ -4,7 +4,14 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
-from spgru.studies.statistics import auroc, growth, rank_correlation, ratio_error, rises, spread
+from spgru.studies.statistics import (
+    auroc,
+    growth,
+    mean_and_range,
+    rank_correlation,
+    ratio_error,
+    rises,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +28,7 @@ def test_growth() -> None:
 
 
 def test_spread() -> None:
-    assert spread([3.0, 1.0, 5.0]) == (3.0, 1.0, 5.0)
+    assert mean_and_range([3.0, 1.0, 5.0]) == (3.0, 1.0, 5.0)
 
 
 def test_auroc_is_that_of_scipy_ties_included() -> None:
@@ -34,9 +41,9 @@ def test_auroc_is_that_of_scipy_ties_included() -> None:
 def test_error_of_a_ratio_is_the_spread_of_repetitions() -> None:
     above = torch.distributions.Gamma(4.0, 2.0).sample((4000, 200)).double()
     below = torch.distributions.Gamma(9.0, 6.0).sample((4000, 300)).double()
-    spread = (above.mean(1) / below.mean(1)).std().item()  # known to 1.1 %
+    std = (above.mean(1) / below.mean(1)).std().item()  # known to 1.1 %
     errors = [ratio_error(a, b) for a, b in zip(above[:50], below[:50], strict=True)]
-    assert sum(error or 0 for error in errors) / 50 == pytest.approx(spread, rel=0.06)
+    assert sum(error or 0 for error in errors) / 50 == pytest.approx(std, rel=0.06)
     assert ratio_error(above[0], below[0, :1]) is None
 
 

@@ -110,11 +110,11 @@ class _MCDropout(nn.Module, ABC):
 
     def draw_masks(self, count: int, generator: torch.Generator | None = None) -> Masks:
         """Fresh masks for `count` = draws * B networks."""
-        like, keep = self.readout.weight, 1 - self.dropout
+        like, remaining = self.readout.weight, 1 - self.dropout
 
         def draw(size: int) -> Tensor:
             mask = torch.empty(count, size, dtype=like.dtype, device=like.device)
-            return mask.bernoulli_(keep, generator=generator).div_(keep)
+            return mask.bernoulli_(remaining, generator=generator).div_(remaining)
 
         hidden, depth = self.hidden_size, self.num_layers
         between = [hidden] * (depth - 1)

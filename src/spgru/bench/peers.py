@@ -1,7 +1,7 @@
 """Other libraries, where they are installed: the extra `bench`.
 
 Those that draw weights are timed for one draw, which counts DRAWS times: they know no other way
-than to be called again. Their check is that without spread they are the layer of `torch.nn`.
+than to be called again. Their check is that without variance they are the layer of `torch.nn`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spgru.bench.shapes import Mode
 
 __all__ = ["peers"]
 
-_NO_SPREAD = -40.0
-"""The unconstrained spread of these libraries; softplus of it is 4e-18, below any rounding."""
+_NO_VARIANCE = -40.0
+"""For rho, whose softplus is a standard deviation there: 4e-18, below any rounding."""
 
 
 def peers(problem: Problem, mode: Mode, limit: float) -> list[Made]:
@@ -62,11 +62,11 @@ def _make(
         return Absent(name, "peer", cell, "failed", f"{type(error).__name__}: {error}")
 
 
-def _drawing(contender: Contender, mode: Mode, spreads: list[nn.Parameter]) -> Contender:
-    """One draw; the check switches the spread off and on again."""
+def _drawing(contender: Contender, mode: Mode, rhos: list[nn.Parameter]) -> Contender:
+    """One draw; the check switches the variance off and on again."""
 
     def check() -> list[Comparison]:
-        with _changed(spreads, _NO_SPREAD):
+        with _changed(rhos, _NO_VARIANCE):
             return contender.check()
 
     draws = "one draw" if mode == "training" else f"{DRAWS} draws"

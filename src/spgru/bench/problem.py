@@ -65,7 +65,7 @@ class Problem:
         return layer if dtype is None else layer.to(dtype)
 
     def ours(self, cell: Cell, backend: str) -> Any:
-        """Our layer, with the spread it has by default."""
+        """Our layer, with the variances it has by default."""
         return getattr(spgru, cell).from_torch(self.plain(cell), backend=backend)
 
     def _truth(self, cell: Cell) -> Answer:
@@ -77,7 +77,7 @@ class Problem:
         return {"mean": output.mean.detach(), "var": output.var.detach(), **ours_gradients(layer)}
 
     def _plain_truth(self, cell: Cell) -> Answer:
-        """The same without spread."""
+        """The same without variance."""
         plain = self.plain(cell, torch.float64)
         layer = getattr(spgru, cell).from_torch(plain, weight_std=0.0, backend="reference")
         output, _ = layer(self.x.double())

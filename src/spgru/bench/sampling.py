@@ -36,8 +36,8 @@ class MCLSTM:
 
     def _masks(self, draws: int, x: Tensor) -> Tensor:
         """(draws, B, I): 0, or 1 / (1 - dropout) to keep the mean"""
-        keep = 1 - self.dropout
-        return x.new_empty(draws, *x.shape[1:]).bernoulli_(keep).div_(keep)
+        remaining = 1 - self.dropout
+        return x.new_empty(draws, *x.shape[1:]).bernoulli_(remaining).div_(remaining)
 
     def draws(self, x: Tensor, draws: int) -> Tensor:
         """(T, B, I) -> (T, draws, B, H), all draws as one batch"""
@@ -115,8 +115,8 @@ def check_sampling(model: MCLSTM, method: str, problem: Problem, limit: float) -
     # About 1 by construction. The outputs of a drawn network are correlated, in the extreme all the
     # same, and then this is |z| of one normal variable: beyond 3 once in 370 times.
     comparisons.append(Comparison("mean, in standard errors", off, 3.0))
-    spread = (true - true_mean.unsqueeze(1)).square().sum((0, 2)) * count / (count - 1)
-    error = spread.std() * (1 / DRAWS + 1 / count) ** 0.5
+    squared = (true - true_mean.unsqueeze(1)).square().sum((0, 2)) * count / (count - 1)
+    error = squared.std() * (1 / DRAWS + 1 / count) ** 0.5
     off = ((var.sum() - true_var.sum()).abs() / error).item()
     # Squares have heavier tails than the normal that a limit of 3 would stand for.
     comparisons.append(Comparison("variance, in standard errors", off, 5.0))

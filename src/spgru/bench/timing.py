@@ -44,7 +44,7 @@ def _seconds(work: Work, calls: int, device: torch.device) -> float:
 
 
 def _takes_part(number: int, samples: int, rounds: int) -> bool:
-    """Whether a work that takes part `samples` times does so in this round: evenly spread."""
+    """Whether a work that takes part `samples` times does so in this round: evenly spaced."""
     return (number + 1) * samples // rounds > number * samples // rounds
 
 

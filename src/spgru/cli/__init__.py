@@ -11,7 +11,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NoReturn
+
+from spgru import __version__
 
 __all__ = ["main"]
 
@@ -48,6 +51,10 @@ def _load_app() -> Any:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0, 1 for an error, 2 for a misuse of options."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if "--version" in takewhile(lambda word: word.startswith("-"), given):
+        # Before the application is loaded: a version is wanted most where a package is missing.
+        print(f"spgru {__version__}")
+        raise SystemExit(0)
     app = _load_app()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-import spgru
-
 __all__ = ["Device", "Digits", "MaxSeconds", "Official", "Overrides", "Show", "Source", "app"]
 
 app = typer.Typer(
@@ -58,23 +56,12 @@ class Show(StrEnum):
     none = "none"
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"spgru {spgru.__version__}")
-        raise typer.Exit
-
-
 @app.callback()
 def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     traceback: Annotated[
         bool, typer.Option("--traceback", help="Show where an error came from.")
     ] = False,
 ) -> None:
-    # `main`, which handles errors, reads --traceback itself.
+    # Both are here for --help; `main` reads them itself.
     del version, traceback

@@ -101,12 +101,15 @@ def dropout(x: Value, p: float = 0.5, training: bool = True) -> Value:
     """Moments of X after inverted dropout, with no mask drawn. Exact.
 
     The mask is 1/(1-p) with probability 1-p and else 0, so the mean stays and
-    var = (x.var + p x.mean^2) / (1 - p). For a plain tensor a random mask is drawn.
+    var = (x.var + p x.mean^2) / (1 - p). With p = 1 nothing is left: certain zeros. For a plain
+    tensor a random mask is drawn.
     """
-    if not 0 <= p < 1:
-        raise ValueError(f"p must lie in [0, 1), got {p}; with p = 1 nothing would be left")
+    if not 0 <= p <= 1:
+        raise ValueError(f"p must lie in [0, 1], got {p}; it is the probability of dropping")
     if isinstance(x, Tensor):
         return F.dropout(x, p, training)
     if not training or p == 0:
         return x
+    if p == 1:
+        return Moments(x.mean * 0, x.var * 0)
     return Moments(x.mean, (x.var + p * x.mean**2) / (1 - p))

@@ -29,12 +29,12 @@ def _relu(x: Moments) -> tuple[Moments, Tensor]:
     mills = math.sqrt(math.pi / 2) * torch.special.erfcx(t / math.sqrt(2))
     small_mean = phi * (1 - t * mills)
     small_var = phi * ((1 + t**2) * mills - t) - small_mean**2
-    kept = torch.where(mean > 0, 1 - 2 * phi * mills, 0.0)
+    linear_part = torch.where(mean > 0, 1 - 2 * phi * mills, 0.0)
     share = torch.where(mean > 0, 1 - phi * mills, phi * mills)
     straight_var = torch.where(x.mean > 0, x.var, 0.0)
     rectified = Moments(
         torch.relu(x.mean) + torch.where(bent, std * small_mean, 0.0),
-        torch.where(bent, var * (small_var + kept), straight_var),
+        torch.where(bent, var * (small_var + linear_part), straight_var),
     )
     return rectified, torch.where(bent, var * share, straight_var)
 

@@ -61,12 +61,12 @@ def _by_quadrature(
     z, weights = _nodes(mean.detach(), std.detach())
     difference = function(mean + std * z) - at_mean
     shift = (weights * difference).sum(0)
-    spread = (weights * (difference - shift) ** 2).sum(0)
+    variance = (weights * (difference - shift) ** 2).sum(0)
     few = var < _SERIES
     small = torch.where(few, var, 0.0)
     result = Moments(
         at_mean + torch.where(few, 0.5 * small * second(mean), shift),
-        torch.where(few, small * first(mean) ** 2, spread),
+        torch.where(few, small * first(mean) ** 2, variance),
     )
     return result.to(x.dtype)
 

@@ -76,8 +76,9 @@ class RecurrentCell(RecurrentLayer):
 
     def backend_for(self, input: Tensor | Moments, hx: Any = None) -> Choice:
         """Which backend a call with these arguments takes, and why it is no kernel."""
-        state = self._states(input, hx)
-        return explain(self._cell(""), self._enter(input), state, self.backend, self._is_recorded)
+        with self._undoing_draws():
+            state, x = self._states(input, hx), self._enter(input)
+            return explain(self._cell(""), x, state, self.backend, self._is_recorded)
 
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
     Changes that torch counts (an optimiser's step, `load_state_dict`, `copy_`) are noticed all the
     same; after changes through `.data` the answer is that of the weights before. Gradients still
-    reach the inputs. A CUDA graph captured within reads what is kept, and so has the weights of
+    reach the inputs. A CUDA graph captured within reads what is cached, and so has the weights of
     that time.
 
     On a GPU recurrent layers go further: without gradients the third call with the same shapes is

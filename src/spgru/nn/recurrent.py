@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -20,6 +20,20 @@ from spgru.nn.weight import WeightShape
 from spgru.recurrent import Choice, explain, single_step
 
 __all__ = ["Recurrent"]
+
+
+class _Arguments(NamedTuple):
+    """What was passed to a call, checked and laid out for running."""
+
+    x: Any
+    """(T, B, I), or (N, I) rows of packed sequences"""
+    state: tuple[Any, ...]
+    """(layers D, B, size) each"""
+    packing: Packing | None
+    batched: bool
+    """whether the input has a batch"""
+    swap: bool
+    """whether the input has its batch first"""
 
 
 class Recurrent(RecurrentLayer):
@@ -51,8 +65,8 @@ class Recurrent(RecurrentLayer):
         ):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout must lie in [0, 1], got {dropout}")
         if dropout and num_layers == 1:
             warnings.warn(
                 f"dropout={dropout} acts between layers and num_layers is 1: it does nothing",
@@ -84,6 +98,12 @@ class Recurrent(RecurrentLayer):
     def _part(layer: int, reverse: bool) -> str:
         """Suffix that `torch.nn` gives to the weights of one layer and direction."""
         return f"l{layer}_reverse" if reverse else f"l{layer}"
+
+    @property
+    def _parts(self) -> list[str]:
+        """All layers and directions, in the order of their states."""
+        directions = (False, True)[: self._directions]
+        return [self._part(layer, way) for layer in range(self.num_layers) for way in directions]
 
     def _weight_shapes(self) -> Iterator[WeightShape]:
         size = self._output_size
@@ -121,22 +141,7 @@ class Recurrent(RecurrentLayer):
         return result
 
     def _forward(self, input: Any, hx: Any) -> tuple[Moments, Any]:
-        x, packing = unpack(input)
-        self._check("input", x)
-        if packing is not None and x.ndim != 2:
-            raise ValueError(f"input packs sequences of {x.ndim - 1} dimensions; pack (T, I) each")
-        if x.ndim not in (2, 3):
-            raise ValueError(
-                f"input has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, "
-                "or (T, I)"
-            )
-        check_features("input", x, self.input_size, "input_size")
-        batched = x.ndim == 3 or packing is not None
-        swap = x.ndim == 3 and self.batch_first
-        x = x.transpose(0, 1) if swap else x if batched else x.unsqueeze(1)
-        if x.shape[0] == 0:
-            raise ValueError("input is an empty sequence; pass at least one time step")
-        state = self._states(hx, x, batched, packing)
+        x, state, packing, batched, swap = self._arguments(input, hx)
 
         def restore(sequence: Any) -> Any:
             """(T, B, H) in the layout of the input"""
@@ -158,6 +163,25 @@ class Recurrent(RecurrentLayer):
             final = [value.squeeze(1) for value in final]
         return output, self._pack_state(tuple(final))
 
+    def _arguments(self, input: Any, hx: Any) -> _Arguments:
+        """What was passed to a call, checked and laid out."""
+        x, packing = unpack(input)
+        self._check("input", x)
+        if packing is not None and x.ndim != 2:
+            raise ValueError(f"input packs sequences of {x.ndim - 1} dimensions; pack (T, I) each")
+        if x.ndim not in (2, 3):
+            raise ValueError(
+                f"input has {x.ndim} dimensions; pass (T, B, I), (B, T, I) with batch_first, "
+                "or (T, I)"
+            )
+        check_features("input", x, self.input_size, "input_size")
+        batched = x.ndim == 3 or packing is not None
+        swap = x.ndim == 3 and self.batch_first
+        x = x.transpose(0, 1) if swap else x if batched else x.unsqueeze(1)
+        if x.shape[0] == 0:
+            raise ValueError("input is an empty sequence; pass at least one time step")
+        return _Arguments(x, self._states(hx, x, batched, packing), packing, batched, swap)
+
     def _states(self, hx: Any, x: Any, batched: bool, packing: Packing | None) -> tuple[Any, ...]:
         """(layers D, B, size) each, packed sequences sorted by length"""
         count = self.num_layers * self._directions
@@ -176,14 +200,21 @@ class Recurrent(RecurrentLayer):
     def backend_for(self, input: Any, hx: Any = None) -> Choice:
         """Which backend a call with these arguments takes, and why it is no kernel.
 
-        An explicit backend that cannot take them is refused, as the call would be.
+        Layers and directions choose on their own; the first that has no kernel decides, and the
+        reason names it. What the call would refuse is refused: arguments that do not fit, or an
+        explicit backend that cannot take them.
         """
-        x, packing = unpack(input)
-        x = x.unsqueeze(1) if x.ndim == 2 and packing is None else x
-        x = x.transpose(0, 1) if x.ndim == 3 and self.batch_first else x
-        state = self._states(None, x, True, packing) if hx is None else self._unpack_state(hx)
-        first = tuple(value[0] for value in state)
-        return explain(self._cell("l0"), self._enter(x), first, self.backend, self._is_recorded)
+        with self._undoing_draws():
+            arguments = self._arguments(input, hx)
+            x, parts = self._enter(arguments.x), self._parts
+            for index, part in enumerate(parts):
+                state = tuple(value[index] for value in arguments.state)
+                choice = explain(self._cell(part), x, state, self.backend, self._is_recorded)
+                if choice.backend == "reference":
+                    break
+        if choice.backend == self.backend or choice.reason is None or len(parts) == 1:
+            return choice
+        return Choice(choice.backend, f"layer {part}: {choice.reason}")
 
     def step(self, x_t: Tensor | Moments, state: Any = None) -> tuple[Moments, Any]:
         """One time step of a stream, at constant memory under `torch.no_grad()`.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Unpack
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from spgru.checks import check_choice
 from spgru.functional import Affine
+from spgru.modes import Drawn, weight_mode
 from spgru.moments import Moments, cat, certain
 from spgru.nn.layer import Layer, Options
 from spgru.recurrent import BACKENDS, Backend, Cell, Trajectory, run
@@ -105,6 +108,17 @@ class RecurrentLayer(Layer):
                 value = certain(value) if isinstance(value, Tensor) else value
             state.append(self._enter(value))
         return tuple(state)
+
+    @contextmanager
+    def _undoing_draws(self) -> Iterator[None]:
+        """A block that leaves the generator of drawn weights as it was, for a mere question."""
+        mode = weight_mode(self)
+        before = mode.generator.get_state() if isinstance(mode, Drawn) else None
+        try:
+            yield
+        finally:
+            if isinstance(mode, Drawn) and before is not None:
+                mode.generator.set_state(before)
 
     # -- running ------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ from torch import Tensor
 from spgru.checks import is_transformed, values_are_checked
 from spgru.modes import Frozen, frozen_of, records_of, weight_mode
 from spgru.moments import Moments
-from spgru.nn.layer import Layer, Snapshot
+from spgru.nn.cache import Snapshot
+from spgru.nn.layer import Layer
 from spgru.recurrent.operator import flatten, unflatten
 
 __all__ = ["replayed"]
@@ -99,7 +100,7 @@ def replayed(layer: Layer, forward: Callable[..., Any], input: Any, hx: Any) -> 
         torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
         torch.backends.cuda.matmul.fp32_precision,
     )
-    replays = frozen.kept.setdefault("replays", _Replays())
+    replays = frozen.cache.setdefault("replays", _Replays())
     with replays.lock:
         calls = replays.calls.get(key)
         if calls is None:
@@ -121,7 +122,7 @@ def replayed(layer: Layer, forward: Callable[..., Any], input: Any, hx: Any) -> 
 def _record(
     layer: Layer, forward: Callable[..., Any], tensors: list[Tensor], kinds: str
 ) -> _Graph | None:
-    # What the graph reads is kept by the block, as the graph is.
+    # What the graph reads is cached by the block, as the graph is.
     with layer.capturing_by_block():
         try:
             return _Graph(forward, tensors, kinds)

@@ -10,6 +10,11 @@ A Gaussian weight stored by moments (the default) is two parameters and a buffer
 `torch.nn` finds the means where it expects them, and whatever treats all parameters alike (weight
 decay, an initialiser for all matrices) moves variances by a bounded factor at most.
 
+While a weight is pruned by `torch.nn.utils.prune`, its pruned entries have variance 0 and do not
+count in `kl_divergence`. `prune.remove` takes the mask away and tells no one: the means stay 0, the
+variances return. Before removing, `layer.set_weight_(name, layer.weight_moments(name))` makes the
+variances of 0 permanent.
+
 Weights of other families, or stored by natural parameters, are an `nn.ParameterDict` of the
 family's raw parameters under the same name.
 """
@@ -30,7 +35,7 @@ from spgru.families import Family
 from spgru.moments import Moments
 
 if TYPE_CHECKING:
-    from spgru.nn.layer import Layer
+    from spgru.nn.random_weights import RandomWeights
 
 __all__ = [
     "StandardDeviation", "Weight", "WeightShape", "is_spread", "named_weights", "parameter_groups",
@@ -88,7 +93,7 @@ class WeightShape:
 class Weight(NamedTuple):
     """One random weight of a layer."""
 
-    layer: Layer
+    layer: RandomWeights
     spec: WeightShape
 
     @property
@@ -102,16 +107,21 @@ class Weight(NamedTuple):
     def moments(self) -> Moments:
         return self.layer.weight_moments(self.spec.name)
 
+    def random_moments(self) -> Moments:
+        """Moments of the entries that are not pruned, as a vector if some are."""
+        mask, moments = self.layer.pruning_mask(self.spec.name), self.moments()
+        return moments if mask is None else moments[mask.bool()]
+
     def set_(self, moments: Moments) -> None:
         self.layer.set_weight_(self.spec.name, moments)
 
 
 def named_weights(module: nn.Module) -> Iterator[tuple[str, Weight]]:
     """All random weights of a module built from our layers, each once, by their dotted names."""
-    from spgru.nn.layer import Layer
+    from spgru.nn.random_weights import RandomWeights
 
     for path, child in module.named_modules():
-        if isinstance(child, Layer):
+        if isinstance(child, RandomWeights):
             for name, weight in child.weights().items():
                 yield f"{path}.{name}" if path else name, weight
 
@@ -125,12 +135,12 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
 
         torch.optim.AdamW(spgru.parameter_groups(model), lr=1e-3, weight_decay=0.01)
     """
-    from spgru.nn.layer import Layer
+    from spgru.nn.random_weights import RandomWeights
 
     spreads = {
         id(parameter)
         for layer in module.modules()
-        if isinstance(layer, Layer)
+        if isinstance(layer, RandomWeights)
         for parameter in layer.spread_parameters()
     }
     parameters = list(module.parameters())

@@ -282,7 +282,7 @@ def _(
     return [tensors[k].new_empty(tensors[k].shape) for k in needed]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     tensors, *ctx.rest = inputs
     ctx.save_for_backward(*tensors)
 
@@ -300,4 +300,4 @@ def _backward(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
     return [next(found) if need else None for need in is_needed], *[None] * len(ctx.rest)
 
 
-_scan.register_autograd(_backward, setup_context=_keep)
+_scan.register_autograd(_backward, setup_context=_save_inputs)

@@ -96,7 +96,7 @@ def scan_packed(
     """
     exists = torch.arange(int(batch_sizes[0])) < batch_sizes[:, None]
     places = exists.flatten().nonzero().squeeze(1).to(inputs.device)
-    padded = _each(lambda part: _spread(part, places, exists.shape), inputs)
+    padded = _each(lambda part: _placed(part, places, exists.shape), inputs)
     mask = exists.unsqueeze(-1).to(inputs.device)
     output, final, neurons = scan(step, padded, state, reverse, mask, record)
     return Trajectory(_each(lambda part: part.flatten(0, 1)[places], output), final, neurons)
@@ -106,7 +106,7 @@ def _each(function: Callable[[Tensor], Tensor], x: Any) -> Any:
     return function(x) if isinstance(x, Tensor) else Moments(function(x.mean), function(x.var))
 
 
-def _spread(rows: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
+def _placed(rows: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
     """Packed rows (N, G) at their places in zeros (T, B, G)."""
     zeros = rows.new_zeros(shape.numel(), rows.shape[-1])
     return zeros.index_copy(0, places, rows).view(*shape, rows.shape[-1])

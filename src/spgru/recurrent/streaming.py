@@ -46,7 +46,7 @@ def _in_one_call(
 ) -> Any:
     """The step as one call of C, None where there is none or something else is faster."""
     native = _native()
-    # Kept with the weights once `explain` has found that C can take them: what remains to be seen
+    # Cached with the weights once `explain` has found that C can take them: what remains to be seen
     # is whether it can take these tensors.
     is_known = native.WholeSteps in cell.hidden.cache and backend in ("auto", "compiled")
     is_known = is_known and not is_transformed(x, *state)

@@ -13,7 +13,7 @@ from spgru.studies.animation import Clip, save_animation
 from spgru.studies.controlled_report import curve, seeds_of
 from spgru.studies.runs import StudyConfig
 from spgru.studies.sequences import AXES, DEVIATIONS, FAMILIAR, Deviation, Pairs, path
-from spgru.studies.statistics import spread
+from spgru.studies.statistics import mean_and_range
 from spgru.studies.study import Tables
 from spgru.training.evaluation import CONTROLLED_SETS
 
@@ -106,6 +106,6 @@ def _lines(curves: list[Row], kind: str, relative: bool) -> dict[str, Line]:
             values = curve(curves, label, seed, kind, "variance" if relative else "error")
             unit = values[0] if relative and values[0] else 1.0
             of_seeds.append([value / unit for value in values])
-        bands = [spread(values) for values in zip(*of_seeds, strict=True)]
+        bands = [mean_and_range(values) for values in zip(*of_seeds, strict=True)]
         lines[label] = Line(CONTROLLED_SETS[kind], *zip(*bands, strict=True))
     return lines

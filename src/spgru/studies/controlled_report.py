@@ -5,7 +5,7 @@ from __future__ import annotations
 from spgru.reporting.markdown import count, figure, number, table, yes_no
 from spgru.reporting.tables import Row
 from spgru.studies.guesses import least_error
-from spgru.studies.statistics import growth, mean, rises, spread
+from spgru.studies.statistics import growth, mean, mean_and_range, rises
 from spgru.studies.study import Conclusion, Tables
 
 __all__ = ["conclude", "curve", "seeds_of"]
@@ -79,7 +79,7 @@ def _findings(results: Tables, models: list[str], kinds: list[str]) -> list[str]
         for kind in kinds:
             answers = [rises(curve(curves, model, seed, kind)) for seed in seeds]
             ratios = [growth(curve(curves, model, seed, kind)) for seed in seeds]
-            middle, low, high = spread(ratios)
+            middle, low, high = mean_and_range(ratios)
             lines.append(
                 f"{model}, {kind}: variance rises monotonically for every seed: {count(answers)}; "
                 f"farthest over familiar {number(middle)} ({number(low)} to {number(high)})."
@@ -123,7 +123,7 @@ def _over_seeds(rows: list[Row], column: str) -> str:
     values = [row[column] for row in rows if row[column] is not None]
     if not values:
         return number(None)
-    middle, low, high = spread(values)
+    middle, low, high = mean_and_range(values)
     band = f" ({number(low)} to {number(high)})" if len(values) > 1 else ""
     return f"{number(middle)}{band}"
 

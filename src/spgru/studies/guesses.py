@@ -17,7 +17,8 @@ from spgru.studies.study import Tables
 __all__ = ["least_error", "measure_guesses", "simple_guesses"]
 
 _TRAINING_SEQUENCES = 500
-"""Whose mean is a guess: 500 leave a standard error of 1 / sqrt(500), 4 % of a digit's spread."""
+"""Whose mean is a guess: 500 leave a standard error of 1 / sqrt(500), 4 %, of the
+standard deviation between digits."""
 
 
 def simple_guesses(seen: Tensor, training: Tensor) -> dict[str, Moments]:

@@ -18,7 +18,7 @@ from spgru.studies.networks import Networks
 from spgru.studies.prediction import predict
 from spgru.studies.runs import Member, StudyConfig, members
 from spgru.studies.sequences import Deviation, controlled_pairs
-from spgru.studies.statistics import mean, rank_correlation, spread
+from spgru.studies.statistics import mean, mean_and_range, rank_correlation
 from spgru.studies.study import Conclusion, Study, Tables
 
 __all__ = ["STUDY", "map_correlations"]
@@ -114,7 +114,7 @@ def _draw(results: Tables, folder: Path) -> None:
     for name in _COUPLES:
         frames = _by_frame(results["correlation"], name)
         if frames:
-            bands: Any = zip(*[spread(values) for values in frames.values()], strict=True)
+            bands: Any = zip(*[mean_and_range(values) for values in frames.values()], strict=True)
             lines[name] = Line(list(frames), *bands)
     panel = Panel("Where, pixel by pixel", "frame", "rank correlation", lines, bottom=None)
     save_panels(folder / "correlation.png", [[panel]])

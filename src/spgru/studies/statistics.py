@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spgru.metrics import spearman
 
-__all__ = ["auroc", "growth", "mean", "rank_correlation", "ratio_error", "rises", "spread"]
+__all__ = ["auroc", "growth", "mean", "mean_and_range", "rank_correlation", "ratio_error", "rises"]
 
 
 def rises(values: Sequence[float]) -> bool:
@@ -28,7 +28,7 @@ def growth(values: Sequence[float]) -> float:
     return values[-1] / values[0] if values[0] else math.inf
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
+def mean_and_range(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean, smallest and largest."""
     return mean(values), min(values), max(values)
 

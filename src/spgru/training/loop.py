@@ -146,7 +146,7 @@ class _Loop:
     def go(self, progress: Progress | None) -> Result:
         """All steps that are left; only the first process has a `progress`."""
         config, run, reason = self.config, self.run, 0
-        kept, last = run.step, torch.zeros(0)
+        saved, last = run.step, torch.zeros(0)
         interval: list[Tensor] = []
         while run.step < config.steps and not reason:
             if self.means_only and run.step >= config.mean_steps:
@@ -166,14 +166,14 @@ class _Loop:
                 self._log(progress, interval, rate)
                 interval = []
             if self._is_due(config.checkpoint_every) and run.step < config.steps:
-                kept = run.step if self._keep(progress) else kept
+                saved = run.step if self._save(progress) else saved
             if progress is not None:
                 self._draw_and_validate(progress)
             # Several processes must stop at the same step; agreeing on it waits for the GPU.
             if self.group.count == 1 or self._is_due(config.log_every):
                 reason = self.group.largest(self.stop.reason)
         losses = self._losses(last)
-        if run.step > kept and self.group.is_first:
+        if run.step > saved and self.group.is_first:
             run.save()
         if run.step == config.steps:
             return Result(run.model, run.step, losses, "finished", 0, run.folder)
@@ -203,7 +203,7 @@ class _Loop:
         if progress is not None:
             progress.log(self.run.step, {**losses, "lr": rate})
 
-    def _keep(self, progress: Progress | None) -> bool:
+    def _save(self, progress: Progress | None) -> bool:
         """Save a checkpoint before the end; a disk that refuses it does not end the run."""
         if progress is None:
             return True

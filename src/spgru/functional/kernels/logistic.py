@@ -70,8 +70,8 @@ def _near(mean, var):
     """T, E and the variance for var <= 1, by quadrature; the centred mean is T (1/2 - E).
 
     With T = tanh(mean / 2), g = sigmoid'(mean), and at every node c = cosh(d) - 1 and
-    k = 1 / (1 + 2 g c), the mean of the even parts is -T E with E = g sum w c k, and the second
-    moment about sigmoid(mean) is g^2 sum w k^2 c (2 + c (1 + T^2)).
+    k = 1 / (1 + 2 g c), the damping, the mean of the even parts is -T E with E = g sum w c k, and
+    the second moment about sigmoid(mean) is g^2 sum w k^2 c (2 + c (1 + T^2)).
     """
     t, g = _tanh_half(mean)
     both = 1 + t * t
@@ -83,9 +83,9 @@ def _near(mean, var):
         for k in tl.static_range(_LAST):
             c = c * u + _COSH[_LAST - 1 - k]
         c *= u
-        kept = 1 / (1 + 2 * g * c)
-        even += _NODE_WEIGHTS[i] * c * kept
-        second += _NODE_WEIGHTS[i] * kept * kept * c * (2 + c * both)
+        damping = 1 / (1 + 2 * g * c)
+        even += _NODE_WEIGHTS[i] * c * damping
+        second += _NODE_WEIGHTS[i] * damping * damping * c * (2 + c * both)
     even *= g
     return t, even, g * g * second - t * t * even * even
 
@@ -152,16 +152,16 @@ def _near_slopes(mean, var):
             rise = rise * u + _COSH_SLOPE[_LAST - 1 - k]
         c *= u
         rise *= _SQUARED_NODES[i]
-        kept = 1 / (1 + 2 * g * c)
-        weighted = _NODE_WEIGHTS[i] * kept * kept
+        damping = 1 / (1 + 2 * g * c)
+        weighted = _NODE_WEIGHTS[i] * damping * damping
         term = c * (2 + c * both)
-        even += _NODE_WEIGHTS[i] * c * kept
+        even += _NODE_WEIGHTS[i] * c * damping
         even_by_g += weighted * c
         even_by_var += weighted * rise
         second += weighted * term
-        second_by_g += weighted * kept * term
+        second_by_g += weighted * damping * term
         second_by_tt += weighted * c * c
-        second_by_var += weighted * rise * (2 + 2 * c * both - 4 * g * kept * term)
+        second_by_var += weighted * rise * (2 + 2 * c * both - 4 * g * damping * term)
     even *= g
     even_by_mean = -g * t * even_by_g
     even_by_var *= g
