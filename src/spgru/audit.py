@@ -6,11 +6,10 @@ from statistics import NormalDist
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from spgru.families import Family
+from spgru.calibration.truth import draw_inputs
 from spgru.modes import weight_mode
 from spgru.moments import Moments
 from spgru.nn.contexts import recording, sampling
@@ -70,7 +69,7 @@ def audit(
             generator.manual_seed(seed)
             sums = {name: _Sums(form, draws) for name, form in closed.items()}
             for _ in range(draws):
-                drawn = _draw(inputs, family, generator)
+                drawn = draw_inputs(inputs, family, generator)
                 with sampling(module, generator, every_step):
                     for name, (neurons, _) in _neurons(module, drawn).items():
                         sums[name].add(neurons)
@@ -88,20 +87,6 @@ def _neurons(module: nn.Module, inputs: tuple[Any, ...]) -> dict[str, tuple[dict
     with recording(module) as records:
         module(*inputs)
     return join(records)
-
-
-def _draw(inputs: Any, family: Family, generator: torch.Generator) -> Any:
-    """Every Moments among the inputs replaced by a draw from it."""
-
-    def draw(value: Any) -> Any:
-        if not isinstance(value, Moments):
-            return value
-        if isinstance(value.mean, PackedSequence):
-            data = family.sample(Moments(value.mean.data, value.var.data), generator)
-            return value.mean._replace(data=data)
-        return family.sample(value, generator)
-
-    return pytree.tree_map(draw, inputs, is_leaf=lambda value: isinstance(value, Moments))
 
 
 class _Closed:

@@ -19,7 +19,16 @@ from spgru.checks import (
 from spgru.families import Family, Parameterization, get
 from spgru.functional import Affine, Rule
 from spgru.functional.products import MATRIX, Product
-from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
+from spgru.modes import (
+    AtMean,
+    Drawn,
+    Frozen,
+    frozen_of,
+    gains_of,
+    record,
+    records_of,
+    weight_mode,
+)
 from spgru.moments import Moments, certain, is_autocast
 from spgru.nn.weight import (
     CERTAIN,
@@ -108,6 +117,9 @@ class Layer(nn.Module):
             spread = torch.zeros_like(initial[name].mean)
             self.register_parameter(spec.spread, nn.Parameter(spread))
             self.register_buffer(spec.start, self._start(spec, like))
+        for spec in self._specs.values():
+            if spec.gain is not None:
+                self.register_buffer(spec.gain, None)
 
     def _initial(self, spec: WeightShape, like: Tensor) -> Moments:
         mean = self.family.initial_mean(spec.shape, spec.bound, like)
@@ -136,8 +148,9 @@ class Layer(nn.Module):
             )
 
     def reset_parameters(self) -> None:
-        """Draw fresh means; variances return to their starting values."""
+        """Draw fresh means; variances return to their starting values, and gains to 1."""
         like = self._like
+        self.set_gains_({})
         for name, spec in self._specs.items():
             moments = self._initial(spec, like)
             if self._stores_means:
@@ -194,6 +207,34 @@ class Layer(nn.Module):
             original = self._parameters.get(f"{name}_orig")
             (getattr(self, name) if original is None else original).copy_(mean)
 
+    def gains(self) -> dict[str, Tensor]:
+        """What `spgru.calibrate` has found, (rows,) by the name of the matrix; empty before."""
+        names = {spec.name: spec.gain for spec in self._specs.values() if spec.gain is not None}
+        found = {name: self._buffers.get(gain) for name, gain in names.items()}
+        return {name: gain for name, gain in found.items() if gain is not None}
+
+    def set_gains_(self, gains: Mapping[str, Tensor]) -> None:
+        """Give the matrices of these names these gains (rows,), and all others none."""
+        like = self._like
+        for spec in self._specs.values():
+            if spec.gain is None:
+                continue
+            gain = gains.get(spec.name)
+            if gain is not None and tuple(gain.shape) != spec.shape[:1]:
+                raise ValueError(
+                    f"the gain of {spec.name} has shape {tuple(gain.shape)} but must have "
+                    f"{spec.shape[:1]}, one for every row"
+                )
+            self._buffers[spec.gain] = None if gain is None else gain.detach().to(like, copy=True)
+
+    def _gain(self, name: str) -> Tensor | None:
+        """Of the matrix of that name, None for 1."""
+        given = gains_of(self)
+        if given is not None:
+            return given.get(name)
+        spec = self._specs.get(name)
+        return None if spec is None or spec.gain is None else self._buffers.get(spec.gain)
+
     def spread_parameters(self) -> list[nn.Parameter]:
         """The parameters that set variances and not means."""
         if self._stores_means:
@@ -216,7 +257,18 @@ class Layer(nn.Module):
             # One number for all weights, or one for each: both are valid whatever this layer has.
             if loaded is not None and loaded.shape != getattr(self, name).shape:
                 setattr(self, name, getattr(self, name).new_empty(loaded.shape))
+        self._make_room_for_gains(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def _make_room_for_gains(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+        """Gains belong to weights: where weights are loaded, gains are too, or there are none."""
+        if not any(key.startswith(prefix) for key in state_dict):
+            return
+        like = self._like.detach()
+        for spec in self._specs.values():
+            if spec.gain is not None:
+                is_there = prefix + spec.gain in state_dict
+                self._buffers[spec.gain] = like.new_ones(spec.shape[:1]) if is_there else None
 
     # -- weights in each mode -----------------------------------------------------------------
 
@@ -241,15 +293,18 @@ class Layer(nn.Module):
 
     def _affine(self, weight: str, bias: str, product: Product = MATRIX) -> Affine:
         """x -> W x + b with these weights; see `spgru.frozen` for when it is kept."""
-        return self._once(
-            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), product)
-        )
+
+        def make() -> Affine:
+            return Affine.of(self._value(weight), self._value(bias), product, self._gain(weight))
+
+        return self._once((weight, bias), make)
 
     def _once(self, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
         """What `make` gives; within a block of `spgru.frozen` that of the first call.
 
         Args:
-            names: of the weights it is made from, which are all that it depends on
+            names: of the weights it is made from, the matrix first; with its gain they are all
+                that it depends on
         """
         frozen = frozen_of(self)
         if frozen is None or not _may_keep():
@@ -258,6 +313,11 @@ class Layer(nn.Module):
         if isinstance(mode, Drawn) and (mode.draws is None or not frozen.learns):
             return make()  # every block of drawn weights has its own, which must not pile up
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
+        gain = self._gain(names[0])
+        if gain is not None:
+            if gain.requires_grad and not frozen.learns:
+                return make()
+            sources.append(gain)
         key = names, mode, is_autocast(sources[0])
         entry: _Kept | None = frozen.kept.get(key)
         if entry is not None and not entry.is_current(sources):
@@ -393,6 +453,8 @@ class _Kept:
 
     def is_current(self, sources: list[Tensor]) -> bool:
         """Whether nothing has changed that torch counts, nor been replaced, cast or moved."""
+        if len(sources) != len(self.sources):
+            return False  # gains have come or gone
         for new, old in zip(sources, self.sources, strict=True):
             if new is not old:
                 return False

@@ -1,0 +1,11 @@
+"""`calibrate`: make the closed form's variance agree with drawn networks, or with outcomes.
+
+What the closed form ignores, covariance between units and weights shared over time, is put back
+where it is lost: as a gain for every row of a matrix, W.var + g W^2, and as a factor for every step
+of the output. Both are found once, on some inputs, and cost nothing afterwards.
+"""
+
+from spgru.calibration.calibrate import calibrate, load_calibration, uncalibrate, uncalibrated
+from spgru.calibration.report import CalibrationReport
+
+__all__ = ["CalibrationReport", "calibrate", "load_calibration", "uncalibrate", "uncalibrated"]

@@ -1,0 +1,158 @@
+"""Fits of a calibration: gains by gradient descent through the module, scales in closed form.
+
+Everywhere v is the variance in closed form, t the variance of drawn networks, and a fit is as bad
+as the divergence between Gaussians that differ in their variance,
+
+    d(t, v) = (t/v - 1 - log(t/v)) / 2,
+
+which is 0 where they agree and counts factors, not differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spgru.calibration.truth import Truth, run_watched
+from spgru.modes import enter_gains
+from spgru.nn.layer import Layer, layers_of
+
+__all__ = ["Gains", "Scale", "Shape", "divergence", "fit_gains", "fit_scale", "score"]
+
+Gains = dict[Layer, dict[str, Tensor]]
+"""By layer and name of the matrix, (rows,)."""
+
+
+class Shape(NamedTuple):
+    """Which dimensions of an output are what."""
+
+    time: int | None
+    batch: int
+
+    def totals(self, values: Tensor) -> Tensor:
+        """The mean over features: (T, B), or (1, B) without time."""
+        time = self.time
+        if time is None:
+            return values.movedim(self.batch, 0).flatten(1).mean(1).unsqueeze(0)
+        return values.movedim((time, self.batch), (0, 1)).flatten(2).mean(2)
+
+
+class Scale(NamedTuple):
+    """Arguments of `OutputScale`."""
+
+    factor: Tensor
+    power: Tensor | None
+
+
+def divergence(true: Tensor, var: Tensor) -> Tensor:
+    """Mean of d(t, v) over the entries that are random in both."""
+    var = var.double()
+    is_random = (true > 0) & (var > 0)
+    # Filled before the logarithm: a gradient through an entry that is not used would be NaN.
+    ratio = torch.where(is_random, true, 1.0) / torch.where(is_random, var, 1.0)
+    return (0.5 * (ratio - 1 - ratio.log())).sum() / is_random.sum().clamp(min=1)
+
+
+def score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
+    """d(t, v) of single entries, and of their totals at every step of every sequence."""
+    return divergence(true, var) + divergence(shape.totals(true), shape.totals(var.double()))
+
+
+def fit_gains(
+    module: nn.Module,
+    call: Callable[..., Any],
+    inputs: Sequence[Any],
+    truth: Truth,
+    shape: Shape,
+    steps: int,
+    rate: float,
+    advance: Callable[[], None],
+) -> Gains:
+    """Gains of every matrix by Adam, starting from 1."""
+    layers = [layer for _, layer in layers_of(module)]
+    logs = {
+        layer: {
+            name: torch.zeros(weight.spec.shape[0], device=layer._like.device, requires_grad=True)
+            for name, weight in layer.weights().items()
+            if weight.spec.gain is not None
+        }
+        for layer in layers
+    }
+    leaves = [leaf for own in logs.values() for leaf in own.values()]
+    optimizer = torch.optim.Adam(leaves, lr=rate)
+    # Down to a tenth: what the last steps leave is not the noise of a large step.
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda k: 0.55 + 0.45 * math.cos(math.pi * k / steps)
+    )
+    for _ in range(steps):
+        gains = {
+            layer: {name: leaf.exp() for name, leaf in own.items()} for layer, own in logs.items()
+        }
+        with enter_gains(gains):
+            found = run_watched(module, call, inputs)
+        loss = score(truth.output, found.output.var, shape)
+        states = [
+            divergence(true, state.var)
+            for true, state in zip(truth.states, found.states, strict=True)
+        ]
+        if states:
+            loss = loss + torch.stack(states).mean()
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+        for leaf, grad in zip(leaves, grads, strict=True):
+            leaf.grad = torch.zeros_like(leaf) if grad is None else grad
+        optimizer.step()
+        schedule.step()
+        advance()
+    return {
+        # A matrix whose inputs are certain has no use for gains, and keeps none.
+        layer: {name: leaf.detach().exp() for name, leaf in own.items() if bool((leaf != 0).any())}
+        for layer, own in logs.items()
+    }
+
+
+def fit_scale(
+    true: Tensor, var: Tensor, shape: Shape, per_step: bool, powered: bool
+) -> Scale | None:
+    """The scale whose totals over features diverge least; None where nothing is random.
+
+    Without a power it is the mean over sequences of t/v, which minimises the mean of d(t, s v).
+    """
+    t, v = shape.totals(true), shape.totals(var.double())
+    if not per_step:
+        t, v = t.reshape(1, -1), v.reshape(1, -1)
+    is_random = (t > 0) & (v > 0)
+    if not bool(is_random.any(1).all()):
+        return None
+    log_level = torch.where(is_random, v, 1.0).log()
+    log_true = torch.where(is_random, t, 1.0).log()
+    count = is_random.sum(1)
+    power = None
+    if powered:
+        power = _fit_power(log_level, log_true, is_random)
+        if power is None:
+            return None
+    exponent = log_true - (1 if power is None else 1 + power) * log_level
+    factor = (exponent.exp() * is_random).sum(1) / count
+    time = 0 if shape.time is None or not per_step else shape.time
+    if power is not None:
+        power = power.float().reshape([] if shape.time is None else [1])
+    return Scale(factor.float().reshape(*[1] * time, -1), power)
+
+
+def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor | None:
+    """The slope of log t over log v within steps, less 1; None where all sequences are alike."""
+    count = is_random.sum(1, keepdim=True)
+
+    def centred(x: Tensor) -> Tensor:
+        return torch.where(is_random, x - (x * is_random).sum(1, keepdim=True) / count, 0.0)
+
+    level, truth = centred(log_level), centred(log_true)
+    spread = (level * level).sum()
+    if not bool(spread > 1e-6 * is_random.sum()):
+        return None
+    slope: Tensor = (level * truth).sum() / spread - 1
+    return slope
