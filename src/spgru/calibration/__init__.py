@@ -6,6 +6,13 @@ of the output. Both are found once, on some inputs, and cost nothing afterwards.
 """
 
 from spgru.calibration.calibrate import calibrate, load_calibration, uncalibrate, uncalibrated
-from spgru.calibration.report import CalibrationReport
+from spgru.calibration.report import CalibrationReport, OutcomeReport
 
-__all__ = ["CalibrationReport", "calibrate", "load_calibration", "uncalibrate", "uncalibrated"]
+__all__ = [
+    "CalibrationReport",
+    "OutcomeReport",
+    "calibrate",
+    "load_calibration",
+    "uncalibrate",
+    "uncalibrated",
+]

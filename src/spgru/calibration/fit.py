@@ -12,40 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spgru.calibration.truth import Truth, run_watched
+from spgru.calibration.truth import Shape, Truth, run_watched
 from spgru.modes import enter_gains
-from spgru.nn.layer import Layer, layers_of
+from spgru.nn.layer import layers_of
+from spgru.nn.output_scale import Scale
 
-__all__ = ["Gains", "Scale", "Shape", "divergence", "fit_gains", "fit_scale", "score"]
+__all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "score"]
 
-Gains = dict[Layer, dict[str, Tensor]]
+Gains = dict[Any, dict[str, Tensor]]
 """By layer and name of the matrix, (rows,)."""
-
-
-class Shape(NamedTuple):
-    """Which dimensions of an output are what."""
-
-    time: int | None
-    batch: int
-
-    def totals(self, values: Tensor) -> Tensor:
-        """The mean over features: (T, B), or (1, B) without time."""
-        time = self.time
-        if time is None:
-            return values.movedim(self.batch, 0).flatten(1).mean(1).unsqueeze(0)
-        return values.movedim((time, self.batch), (0, 1)).flatten(2).mean(2)
-
-
-class Scale(NamedTuple):
-    """Arguments of `OutputScale`."""
-
-    factor: Tensor
-    power: Tensor | None
 
 
 def divergence(true: Tensor, var: Tensor) -> Tensor:
@@ -89,7 +69,7 @@ def fit_gains(
         optimizer, lambda k: 0.55 + 0.45 * math.cos(math.pi * k / steps)
     )
     for _ in range(steps):
-        gains = {
+        gains: Gains = {
             layer: {name: leaf.exp() for name, leaf in own.items()} for layer, own in logs.items()
         }
         with enter_gains(gains):
@@ -101,6 +81,8 @@ def fit_gains(
         ]
         if states:
             loss = loss + torch.stack(states).mean()
+        if not loss.requires_grad:
+            return {}  # no matrix has an uncertain input
         grads = torch.autograd.grad(loss, leaves, allow_unused=True)
         for leaf, grad in zip(leaves, grads, strict=True):
             leaf.grad = torch.zeros_like(leaf) if grad is None else grad
@@ -115,13 +97,17 @@ def fit_gains(
 
 
 def fit_scale(
-    true: Tensor, var: Tensor, shape: Shape, per_step: bool, powered: bool
+    true: Tensor, var: Tensor, shape: Shape, own: Tensor | None, per_step: bool, powered: bool
 ) -> Scale | None:
     """The scale whose totals over features diverge least; None where nothing is random.
 
     Without a power it is the mean over sequences of t/v, which minimises the mean of d(t, s v).
+
+    Args:
+        own: variance that the module adds itself, and that no factor acts on
     """
-    t, v = shape.totals(true), shape.totals(var.double())
+    added = 0.0 if own is None else own.double()
+    t, v = shape.totals((true - added).clamp(min=0)), shape.totals((var - added).clamp(min=0))
     if not per_step:
         t, v = t.reshape(1, -1), v.reshape(1, -1)
     is_random = (t > 0) & (v > 0)
@@ -129,18 +115,15 @@ def fit_scale(
         return None
     log_level = torch.where(is_random, v, 1.0).log()
     log_true = torch.where(is_random, t, 1.0).log()
-    count = is_random.sum(1)
-    power = None
-    if powered:
-        power = _fit_power(log_level, log_true, is_random)
-        if power is None:
-            return None
-    exponent = log_true - (1 if power is None else 1 + power) * log_level
-    factor = (exponent.exp() * is_random).sum(1) / count
-    time = 0 if shape.time is None or not per_step else shape.time
+    power = _fit_power(log_level, log_true, is_random) if powered else None
+    if powered and power is None:
+        return None
+    ratio = (log_true - log_level * (1 if power is None else 1 + power)).exp()
+    factor = (ratio * is_random).sum(1) / is_random.sum(1)
+    time = shape.time if per_step and shape.time is not None else 0
     if power is not None:
         power = power.float().reshape([] if shape.time is None else [1])
-    return Scale(factor.float().reshape(*[1] * time, -1), power)
+    return Scale(factor.float().reshape(*[1] * time, -1), power, own, own)
 
 
 def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor | None:

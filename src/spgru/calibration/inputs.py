@@ -10,12 +10,21 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from spgru.calibration.fit import Shape
+from spgru.calibration.truth import Shape
 from spgru.moments import Moments
 from spgru.nn.contexts import at_mean
 from spgru.nn.output_scale import first_moments
 
-__all__ = ["as_arguments", "check_inputs", "count_sequences", "find_shape", "select", "split"]
+__all__ = [
+    "as_arguments",
+    "check_inputs",
+    "check_observed",
+    "check_outcomes",
+    "count_sequences",
+    "find_shape",
+    "select",
+    "split",
+]
 
 LEAST = 4
 """Sequences without which nothing can be held out of a fit."""
@@ -50,6 +59,25 @@ def check_inputs(name: str, inputs: Any) -> None:
         for part in parts:
             if part.is_floating_point() and not bool(part.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinite values; leave those sequences out")
+
+
+def check_outcomes(y: Any, output: Moments) -> None:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a Tensor of what happened, got {type(y).__name__}")
+    if y.shape != output.shape:
+        raise ValueError(
+            f"y has shape {tuple(y.shape)} but the output has {tuple(output.shape)}; they must be "
+            "equal, with NaN in y where nothing was observed"
+        )
+    if bool(y.isinf().any()):
+        raise ValueError("y holds infinite values; put NaN where nothing was observed")
+
+
+def check_observed(*parts: Tensor) -> None:
+    """Something was observed in the fit, and in what is held out of it."""
+    for part, name in zip(parts, ("of the fit", "held out of the fit"), strict=True):
+        if not bool((~part.isnan()).any()):
+            raise ValueError(f"y is NaN for all sequences {name}; pass more outcomes")
 
 
 def select(inputs: Any, dim: int, index: Tensor) -> Any:
@@ -108,8 +136,11 @@ def find_shape(
             "sequences, or batch_dim"
         )
     batch = found
+    if (batch > 0 and whole.ndim < 2) or batch > 1:
+        raise ValueError(f"sequences are dimension {batch} of the output; they must be 0 or 1")
     if time_dim is None:
-        time = 1 - batch if whole.ndim > 2 and batch < 2 else None
+        # Without a third dimension the second is features, unless it is sequences.
+        time = 1 - batch if whole.ndim > 2 or batch == 1 else None
     else:
         time = time_dim + whole.ndim if time_dim < 0 else time_dim
         if time == batch or time not in (0, 1) or time >= whole.ndim:

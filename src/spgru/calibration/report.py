@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from torch import Tensor
 
-__all__ = ["CalibrationReport", "by_step", "spread_of"]
+from spgru.calibration.outcomes import Outcomes
+from spgru.calibration.truth import Shape
+
+__all__ = ["CalibrationReport", "OutcomeReport", "by_step", "spread_of"]
 
 _MOST_ROWS = 10
 
@@ -72,6 +76,92 @@ class CalibrationReport:
         )
         listed = ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())
         lines.append(f"held-out score (lower is better): {listed}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class OutcomeReport:
+    """The result of `spgru.calibrate` with outcomes; figures of the sequences held out."""
+
+    chosen: str
+    """the form that was applied, "plain" if none was better"""
+    scores: dict[str, float]
+    """mean of -log likelihood by form, in nats"""
+    plain_squares: Tensor
+    """(T,) mean of z^2, squared error over variance, before; 1 is right"""
+    squares: Tensor
+    """(T,) after"""
+    plain_coverage: float
+    """share of outcomes within the central interval of `level`, before"""
+    coverage: float
+    """after"""
+    level: float
+    missing: int
+    """outcomes that were not observed"""
+    sequences: int
+    """held out"""
+
+    @classmethod
+    def of(
+        cls,
+        chosen: str,
+        scores: dict[str, float],
+        outcomes: Outcomes,
+        plain: Tensor,
+        var: Tensor,
+        shape: Shape,
+        level: float | None,
+    ) -> OutcomeReport:
+        squared = (outcomes.y - outcomes.mean).square()
+        shown = 0.9 if level is None else level
+        width = NormalDist().inv_cdf((1 + shown) / 2) ** 2
+        seen = ~outcomes.y.isnan()
+
+        def coverage(v: Tensor) -> float:
+            return ((squared <= width * v) & seen).sum().item() / seen.sum().item()
+
+        def squares(v: Tensor) -> Tensor:
+            ratio = squared / v
+            rows = ratio[None] if shape.time is None else ratio.movedim(shape.time, 0)
+            return rows.flatten(1).nanmean(1).cpu()
+
+        return cls(
+            chosen=chosen,
+            scores=scores,
+            plain_squares=squares(plain),
+            squares=squares(var),
+            plain_coverage=coverage(plain),
+            coverage=coverage(var),
+            level=shown,
+            missing=int((~seen).sum()),
+            sequences=outcomes.y.shape[shape.batch],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, for JSON."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {
+            name: value.tolist() if isinstance(value, Tensor) else value
+            for name, value in fields.items()
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"Calibrated to outcomes: {self.chosen}",
+            f"Of {self.sequences} sequences held out, squared error over variance:",
+            "step        before    after",
+        ]
+        for t in _shown_steps(len(self.squares)):
+            before, after = self.plain_squares[t].item(), self.squares[t].item()
+            lines.append(f"{t + 1:4d}  {before:12.3g} {after:8.3g}")
+        lines.append(
+            f"{100 * self.level:g} % intervals hold {100 * self.plain_coverage:.1f} % before, "
+            f"{100 * self.coverage:.1f} % after"
+        )
+        listed = ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())
+        lines.append(f"held-out -log likelihood in nats: {listed}")
+        if self.missing:
+            lines.append(f"{self.missing} outcomes were not observed (NaN) and left out")
         return "\n".join(lines)
 
 

@@ -13,12 +13,29 @@ from torch.nn.utils.rnn import PackedSequence
 from spgru.families import Family
 from spgru.modes import enter_watching
 from spgru.moments import Moments
-from spgru.nn.contexts import sampling
+from spgru.nn.contexts import at_mean, sampling
 from spgru.nn.layer import layers_of
 from spgru.nn.output_scale import first_moments
 from spgru.nn.recurrent_layer import RecurrentLayer
 
-__all__ = ["Answer", "Truth", "device_of", "draw_inputs", "drawn_truths", "run_watched"]
+__all__ = [
+    "Answer", "Own", "Shape", "Truth", "device_of", "draw_inputs", "drawn_truths", "own_variance",
+    "run_watched",
+]  # fmt: skip
+
+
+class Shape(NamedTuple):
+    """Which dimensions of an output are what: features follow sequences and, if any, time."""
+
+    time: int | None
+    batch: int
+
+    def totals(self, values: Tensor) -> Tensor:
+        """The mean over features: (T, B), or (1, B) without time."""
+        if self.time is None:
+            return values.flatten(1).mean(1).unsqueeze(0) if values.ndim > 1 else values[None]
+        ordered = values if self.time == 0 else values.transpose(0, 1)
+        return ordered.flatten(2).mean(2) if values.ndim > 2 else ordered
 
 
 class Answer(NamedTuple):
@@ -94,6 +111,33 @@ def drawn_truths(
         advance()
     found = [[part.variance(draws) for part in own] for own in sums]
     return [Truth(output, states) for output, *states in found]
+
+
+class Own(NamedTuple):
+    """The variance that a module adds itself, with its weights at their means."""
+
+    constant: Tensor | None
+    """one for every feature, None where there is none or it varies"""
+    varies: bool
+    """whether it depends on the input or the step"""
+    found: Tensor
+    """as it is, in the shape of the output"""
+
+
+@torch.no_grad()
+def own_variance(
+    module: nn.Module, call: Callable[..., Any], inputs: Sequence[Any], shape: Shape
+) -> Own:
+    with at_mean(module):
+        found = first_moments(call(*inputs)).var.double()
+    if not bool((found > 0).any()):
+        return Own(None, False, found)
+    before = 1 if shape.time is None else 2
+    rows = found.flatten(0, before - 1)
+    mean = rows.mean(0)
+    # Equal but for rounding.
+    varies = bool(((rows - mean).abs() > 1e-4 * mean).any())
+    return Own(None if varies else mean.float(), varies, found)
 
 
 def device_of(module: nn.Module) -> torch.device:
