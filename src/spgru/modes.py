@@ -156,14 +156,14 @@ def gains_of(layer: nn.Module) -> Mapping[str, Tensor] | None:
     return stacks[layer][-1] if layer in stacks else None
 
 
-def watch(layer: nn.Module, state: Any) -> None:
-    """Hand the states of one call, (T, *batch, H) or (*batch, H), to every enclosing block.
+def watch(layer: nn.Module, output: Any) -> None:
+    """Hand the output of one call, of a recurrent layer its states, to every enclosing block.
 
     Unlike recording it leaves the choice of a kernel alone.
     """
     stacks = _traced.watched if torch.compiler.is_compiling() else _watched.get()
-    for states in stacks.get(layer, ()):
-        states.append(state)
+    for outputs in stacks.get(layer, ()):
+        outputs.append(output)
 
 
 def enter_weights(modes: Mapping[nn.Module, WeightMode]) -> Any:
@@ -196,5 +196,5 @@ def enter_gains(gains: Mapping[nn.Module, Mapping[str, Tensor]]) -> Any:
 
 
 def enter_watching(lists: Mapping[nn.Module, list[Any]]) -> Any:
-    """Block in which recurrent layers hand on their states; see `watch`."""
+    """Block in which layers hand on their outputs; see `watch`."""
     return _entered(_watched, lists)

@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 import spgru
 from spgru import Moments
-from spgru.calibration.truth import drawn_truths
+from spgru.calibration.fit import fit_scale
+from spgru.calibration.truth import Shape, drawn_truths
+from spgru.nn.output_scale import Scale, attach_scale
 
-QUICK: dict[str, Any] = {"draws": 60, "steps": 60, "progress": False}
+QUICK: dict[str, Any] = {"draws": 40, "steps": 20, "rate": 0.1, "progress": False}
 
 
 class Forecaster(nn.Module):
     """Reads a series, and then goes on with its own predictions."""
 
-    def __init__(self, horizon: int = 5, batch_first: bool = True, noise: float = 0.0) -> None:
+    def __init__(self, horizon: int = 3, batch_first: bool = True, noise: float = 0.0) -> None:
         super().__init__()
         self.gru = spgru.GRU(1, 6, batch_first=batch_first, weight_std=0.15)
         self.head = spgru.Linear(6, 1, weight_std=0.15)
@@ -69,7 +71,7 @@ def test_the_gain_of_inputs_that_move_together() -> None:
     products = second * first.T
     expected = products.sum(1) ** 2 / (products**2).sum(1)
     x = Moments(torch.randn(16, 1), 0.5 + torch.rand(16, 1))
-    report = spgru.calibrate(model, x, draws=1000, steps=150, progress=False)
+    report = spgru.calibrate(model, x, draws=1000, steps=100, progress=False)
     assert "gains" in report.chosen
     assert report.ratio.item() == pytest.approx(1, abs=0.1)
     # The standard error of a variance over 1,000 draws is 4.5 %.
@@ -80,24 +82,25 @@ def test_the_gain_of_inputs_that_move_together() -> None:
 
 
 def test_predictions_that_are_read_back(forecaster: Forecaster) -> None:
-    """On sequences that the fit has not seen, every step is nearer to the truth."""
+    """On sequences that the fit has not seen, the variance is nearer to the truth."""
     torch.manual_seed(3)
-    report = spgru.calibrate(forecaster, torch.randn(16, 6, 1), **{**QUICK, "draws": 150})
-    x = torch.randn(12, 6, 1)
+    report = spgru.calibrate(forecaster, torch.randn(12, 3, 1), **{**QUICK, "draws": 150})
+    x = torch.randn(12, 3, 1)
     true = _truth(forecaster, x).mean((0, 2))
     with torch.no_grad():
         after = forecaster(x).var.mean((0, 2)) / true
         with spgru.uncalibrated(forecaster):
             before = forecaster(x).var.mean((0, 2)) / true
-    assert (before[1:] < 0.8).all()
-    assert ((after > 0.75) & (after < 1.3)).all()  # measured 0.9 to 1.1
+    # Before it is 0.95, 1.6 and 1.6; of 150 draws a variance is known to 12 %.
+    assert before.log().abs().max() > 0.35
+    assert after.log().abs().max() < 0.25
     assert report.chosen != "plain"
     assert report.scores[report.chosen] < report.scores["plain"]
     text = str(report)
     assert "before" in text
     assert report.chosen in text
-    assert len(report.ratio) == 5
-    assert report.to_dict()["sequences"] == (12, 4)
+    assert len(report.ratio) == 3
+    assert report.to_dict()["sequences"] == (9, 3)
 
 
 def test_nothing_else_changes(forecaster: Forecaster) -> None:
@@ -139,11 +142,11 @@ def test_the_same_seed_the_same_calibration(forecaster: Forecaster) -> None:
 @pytest.mark.parametrize("batch_first", [True, False], ids=["(B, T)", "(T, B)"])
 def test_layouts_are_found_out(batch_first: bool) -> None:
     """With as many steps as sequences, too."""
-    model = Forecaster(4, batch_first)
+    model = Forecaster(3, batch_first)
     x = torch.randn(5, 5, 1)
     spgru.calibrate(model, x, **QUICK)
     report = spgru.calibrate(model, x, time_dim=1 if batch_first else 0, **QUICK)
-    assert len(report.ratio) == 4
+    assert len(report.ratio) == 3
     with pytest.raises(ValueError, match="holds sequences"):
         spgru.calibrate(model, x, time_dim=0 if batch_first else 1, **QUICK)
 
@@ -152,7 +155,7 @@ def test_layouts_are_found_out(batch_first: bool) -> None:
 def test_a_layer_has_gains_only(layer: Any) -> None:
     torch.manual_seed(1)
     gru = layer(2, 6, weight_std=0.2)
-    report = spgru.calibrate(gru, torch.randn(10, 8, 2), **QUICK)
+    report = spgru.calibrate(gru, torch.randn(5, 8, 2), **QUICK)
     assert set(report.scores) == {"plain", "gains"}
     assert not gru._forward_hooks
 
@@ -174,17 +177,40 @@ def test_calibrated_modules_travel(forecaster: Forecaster) -> None:
         assert not fresh.gru.gains()
         assert fresh.output_scale.scale is None
         assert copy.deepcopy(forecaster).double().output_scale.factor.dtype == torch.float64
-        compiled = torch.compile(forecaster, backend="aot_eager")
-        assert torch.allclose(compiled(x).var, expected, rtol=1e-5)
-        exported = torch.export.export(forecaster, (x,))
-        assert torch.allclose(exported.module()(x).var, expected, rtol=1e-5)
         # Steps beyond those of the calibration have the factor of its last.
-        forecaster.horizon = 7
+        forecaster.horizon = 5
         longer = forecaster(x).var
         with spgru.uncalibrated(forecaster):
             plain = forecaster(x).var
-    assert longer.shape == (8, 7, 1)
-    assert bool((longer[:, 5:] != plain[:, 5:]).all())
+    assert longer.shape == (8, 5, 1)
+    ratio = longer / plain
+    assert torch.allclose(ratio[:, 3:], ratio[:, 2:3], rtol=1e-4) or "gains" in report.chosen
+    assert not torch.allclose(ratio[:, 3:], torch.ones(8, 2, 1), rtol=1e-3)
+
+
+def test_compiled_and_exported() -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(1, 4), spgru.Linear(4, 2)
+
+        def forward(self, x: Any) -> Moments:
+            return self.head(self.gru(x)[0])
+
+    network, x = Network(), torch.randn(6, 3, 1)
+    plain = network(x).var
+    scale = Scale(torch.rand(6) + 1, torch.tensor([0.1]), torch.rand(2) * 1e-3, torch.rand(2))
+    attach_scale(network).set_(scale)
+    expected = network(x).var
+    assert not torch.allclose(expected, plain)
+    with torch.no_grad():
+        compiled = torch.compile(network, backend="aot_eager")
+        assert torch.allclose(compiled(x).var, expected, rtol=1e-5)
+    time = torch.export.Dim("time", min=2, max=64)
+    exported = torch.export.export(network, (x,), dynamic_shapes={"x": {0: time}}).module()
+    assert torch.allclose(exported(x).var, expected, rtol=1e-5)
+    longer = torch.randn(9, 3, 1)
+    assert torch.allclose(exported(longer).var, network(longer).var, rtol=1e-5)
 
 
 def test_a_function_of_the_output(forecaster: Forecaster) -> None:
@@ -199,12 +225,25 @@ def test_noise_of_the_module_is_left_alone(forecaster: Forecaster) -> None:
     """Truth is the variance of the weights' part plus the noise, and factors act on the former."""
     forecaster.noise = 0.3
     x = torch.randn(12, 4, 1)
-    report = spgru.calibrate(forecaster, x, **{**QUICK, "draws": 300})
+    report = spgru.calibrate(forecaster, x, **{**QUICK, "draws": 150})
     assert report.ratio.mean().item() == pytest.approx(1, abs=0.15)
     assert bool((forecaster(x).var >= 0.3).all())
-    scale = forecaster.output_scale.scale
-    assert scale is not None
-    assert scale.own.item() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("time", [0, 1])
+def test_scales_that_are_known(time: int) -> None:
+    """Noise of the module, a factor for each step and a power of the level, found again."""
+    own, factor = torch.rand(2).double(), torch.rand(4).double() + 0.5
+    weights = torch.rand(4, 7, 1).double().expand(4, 7, 2)
+    for powered, power in ((False, 0.0), (True, -0.4)):
+        true = own + factor[:, None, None] * weights ** (1 + power)
+        var, shape = own + weights, Shape(time, 1 - time)
+        if time:
+            true, var = true.transpose(0, 1), var.transpose(0, 1)
+        scale = fit_scale(true, var, shape, own, True, powered)
+        assert scale is not None
+        assert torch.allclose(scale(var), true, rtol=1e-5)
+        assert torch.allclose(scale.factor.flatten().double(), factor, rtol=1e-5)
 
 
 # -- degenerate input -----------------------------------------------------------------------------
@@ -214,7 +253,7 @@ def test_a_network_that_is_already_true_stays_as_it_is() -> None:
     layer, x = spgru.Linear(3, 2, weight_std=0.3), torch.randn(20, 3)
     for module in (layer, nn.Sequential(layer)):
         before = module(x)
-        report = spgru.calibrate(module, x, draws=500, steps=30, progress=False)
+        report = spgru.calibrate(module, x, draws=300, steps=5, progress=False)
         assert report.chosen == "plain"
         assert torch.equal(module(x).var, before.var)
         assert not module._forward_hooks
@@ -223,8 +262,8 @@ def test_a_network_that_is_already_true_stays_as_it_is() -> None:
 def test_input_that_is_the_same_everywhere(forecaster: Forecaster) -> None:
     """Of constant input every sequence is the same, and the fit is right for it."""
     x = torch.ones(6, 4, 1)
-    report = spgru.calibrate(forecaster, x, **{**QUICK, "draws": 300})
-    assert report.ratio.tolist() == pytest.approx([1] * 5, abs=0.15)
+    report = spgru.calibrate(forecaster, x, **{**QUICK, "draws": 150})
+    assert report.ratio.tolist() == pytest.approx([1] * 3, abs=0.2)
     assert bool(forecaster(torch.randn(3, 4, 1)).var.isfinite().all())
 
 

@@ -28,18 +28,24 @@ Gains = dict[Any, dict[str, Tensor]]
 """By layer and name of the matrix, (rows,)."""
 
 
-def divergence(true: Tensor, var: Tensor) -> Tensor:
-    """Mean of d(t, v) over the entries that are random in both."""
+def divergence(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean of d(t, v), weighted or not, over the entries that are random in both."""
     var = var.double()
     is_random = (true > 0) & (var > 0)
     # Filled before the logarithm: a gradient through an entry that is not used would be NaN.
     ratio = torch.where(is_random, true, 1.0) / torch.where(is_random, var, 1.0)
-    return (0.5 * (ratio - 1 - ratio.log())).sum() / is_random.sum().clamp(min=1)
+    weight = is_random.double() if weight is None else weight * is_random
+    return (weight * 0.5 * (ratio - 1 - ratio.log())).sum() / weight.sum().clamp(min=1e-300)
 
 
 def score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
-    """d(t, v) of single entries, and of their totals at every step of every sequence."""
-    return divergence(true, var) + divergence(shape.totals(true), shape.totals(var.double()))
+    """d(t, v) of totals at every step of every sequence, and of single entries.
+
+    An entry counts by its share of the variance: of one that is all but certain (a dark pixel)
+    drawn networks do not tell the variance, which is that of a few of them.
+    """
+    totals = divergence(shape.totals(true), shape.totals(var.double()))
+    return totals + divergence(true, var, 0.5 * (true + var.detach().double()))
 
 
 def fit_gains(
@@ -75,12 +81,11 @@ def fit_gains(
         with enter_gains(gains):
             found = run_watched(module, call, inputs)
         loss = score(truth.output, found.output.var, shape)
-        states = [
-            divergence(true, state.var)
-            for true, state in zip(truth.states, found.states, strict=True)
+        inside = [
+            divergence(true, output.var)
+            for true, output in zip(truth.layers, found.layers, strict=True)
         ]
-        if states:
-            loss = loss + torch.stack(states).mean()
+        loss = loss + torch.stack(inside).mean()
         if not loss.requires_grad:
             return {}  # no matrix has an uncertain input
         grads = torch.autograd.grad(loss, leaves, allow_unused=True)

@@ -1,4 +1,4 @@
-"""What drawn networks say: the variance of a module's output and of its states."""
+"""What drawn networks say: the variance of a module's output and of its layers'."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from spgru.moments import Moments
 from spgru.nn.contexts import at_mean, sampling
 from spgru.nn.layer import layers_of
 from spgru.nn.output_scale import first_moments
-from spgru.nn.recurrent_layer import RecurrentLayer
 
 __all__ = [
     "Answer", "Own", "Shape", "Truth", "device_of", "draw_inputs", "drawn_truths", "own_variance",
@@ -42,25 +41,23 @@ class Answer(NamedTuple):
     """What a module gives for one input."""
 
     output: Moments
-    states: list[Any]
-    """of recurrent layers, in the order of their calls"""
+    layers: list[Any]
+    """outputs of its layers, in the order of their calls"""
 
 
 class Truth(NamedTuple):
     """Variances over drawn networks; every network keeps its weights over time."""
 
     output: Tensor
-    states: list[Tensor]
+    layers: list[Tensor]
 
 
 def run_watched(module: nn.Module, call: Callable[..., Any], inputs: Sequence[Any]) -> Answer:
-    """The first Moments that `call` returns, and the states of the recurrent layers."""
-    lists: dict[nn.Module, list[Any]] = {
-        layer: [] for _, layer in layers_of(module) if isinstance(layer, RecurrentLayer)
-    }
+    """The first Moments that `call` returns, and the outputs of our layers."""
+    lists: dict[nn.Module, list[Any]] = {layer: [] for _, layer in layers_of(module)}
     with enter_watching(lists):
         output = first_moments(call(*inputs))
-    return Answer(output, [state for states in lists.values() for state in states])
+    return Answer(output, [found for outputs in lists.values() for found in outputs])
 
 
 class _Sums:
@@ -98,7 +95,7 @@ def drawn_truths(
 ) -> list[Truth]:
     """The truth on each set of inputs, by the same drawn networks."""
     sums = [
-        [_Sums(part) for part in (closed.output, *closed.states)]
+        [_Sums(part) for part in (closed.output, *closed.layers)]
         for closed in (run_watched(module, call, inputs) for inputs in sets)
     ]
     family = next(layers_of(module))[1].family
@@ -106,11 +103,11 @@ def drawn_truths(
         with sampling(module, generator):
             for inputs, own in zip(sets, sums, strict=True):
                 drawn = run_watched(module, call, draw_inputs(inputs, family, generator))
-                for part, value in zip(own, (drawn.output, *drawn.states), strict=True):
+                for part, value in zip(own, (drawn.output, *drawn.layers), strict=True):
                     part.add(value)
         advance()
     found = [[part.variance(draws) for part in own] for own in sums]
-    return [Truth(output, states) for output, *states in found]
+    return [Truth(output, layers) for output, *layers in found]
 
 
 class Own(NamedTuple):
