@@ -188,6 +188,7 @@ def test_calibrated_modules_travel(forecaster: Forecaster) -> None:
     assert not torch.allclose(ratio[:, 3:], torch.ones(8, 2, 1), rtol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own torch.jit
 def test_compiled_and_exported() -> None:
     class Network(nn.Module):
         def __init__(self) -> None:
@@ -207,10 +208,11 @@ def test_compiled_and_exported() -> None:
         compiled = torch.compile(network, backend="aot_eager")
         assert torch.allclose(compiled(x).var, expected, rtol=1e-5)
     time = torch.export.Dim("time", min=2, max=64)
-    exported = torch.export.export(network, (x,), dynamic_shapes={"x": {0: time}}).module()
-    assert torch.allclose(exported(x).var, expected, rtol=1e-5)
-    longer = torch.randn(9, 3, 1)
-    assert torch.allclose(exported(longer).var, network(longer).var, rtol=1e-5)
+    with torch.no_grad():
+        exported = torch.export.export(network, (x,), dynamic_shapes={"x": {0: time}}).module()
+        assert torch.allclose(exported(x).var, expected, rtol=1e-5)
+        longer = torch.randn(9, 3, 1)
+        assert torch.allclose(exported(longer).var, network(longer).var, rtol=1e-5)
 
 
 def test_a_function_of_the_output(forecaster: Forecaster) -> None:

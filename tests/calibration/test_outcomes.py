@@ -116,8 +116,8 @@ def test_intervals_hold_by_split_conformal() -> None:
     inside = spgru.metrics.coverage(model(x), outcomes(), 0.9).item()
     assert inside == pytest.approx(0.9, abs=0.02)
     assert report.coverage >= 0.9
+    few = Outcomes(torch.zeros(8), torch.ones(8), torch.zeros(8), torch.randn(8))
     with pytest.raises(ValueError, match="takes more than 8 outcomes"):
-        few = Outcomes(torch.zeros(8), torch.ones(8), torch.zeros(8), torch.randn(8))
         conformal_factor(few, few.var, 0.9)
 
 

@@ -5,13 +5,20 @@ where it is lost: as a gain for every row of a matrix, W.var + g W^2, and as a f
 of the output. Both are found once, on some inputs, and cost nothing afterwards.
 """
 
-from spgru.calibration.calibrate import calibrate, load_calibration, uncalibrate, uncalibrated
+from spgru.calibration.calibrate import (
+    calibrate,
+    is_calibrated,
+    load_calibration,
+    uncalibrate,
+    uncalibrated,
+)
 from spgru.calibration.report import CalibrationReport, OutcomeReport
 
 __all__ = [
     "CalibrationReport",
     "OutcomeReport",
     "calibrate",
+    "is_calibrated",
     "load_calibration",
     "uncalibrate",
     "uncalibrated",

@@ -37,7 +37,7 @@ from spgru.nn.output_scale import (
     scales_of,
 )
 
-__all__ = ["calibrate", "load_calibration", "uncalibrate", "uncalibrated"]
+__all__ = ["calibrate", "is_calibrated", "load_calibration", "uncalibrate", "uncalibrated"]
 
 PLAIN = "plain"
 
@@ -399,6 +399,13 @@ def uncalibrate(module: nn.Module) -> None:
         detach_scale(child)
     for scale in scales_of(module):
         scale.set_(None)
+
+
+def is_calibrated(module: nn.Module) -> bool:
+    """Whether there are gains or factors in it."""
+    return any(layer.gains() for _, layer in layers_of(module)) or any(
+        scale.scale is not None for scale in scales_of(module)
+    )
 
 
 @contextmanager

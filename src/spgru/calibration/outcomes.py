@@ -100,7 +100,7 @@ def conformal_factor(outcomes: Outcomes, var: Tensor, level: float) -> Tensor:
     rank = math.ceil((len(z) + 1) * level)
     if rank > len(z):
         raise ValueError(
-            f"a level of {level} takes more than {level / (1 - level) - 1:.4g} outcomes held out of "
-            f"the fit, and there are {len(z)}; pass more sequences or a lower level"
+            f"a level of {level} takes more than {level / (1 - level) - 1:.4g} outcomes held out "
+            f"of the fit, and there are {len(z)}; pass more sequences or a lower level"
         )
     return (z[rank - 1] / NormalDist().inv_cdf((1 + level) / 2)).square()
