@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import save
+from common import publish, save
 from torch import Tensor, nn
 
 import spgru
@@ -45,7 +47,9 @@ def main() -> None:
         results.append({"network": name, **measure(model, fit, sets, arguments)})
         print(json.dumps({"network": name, **results[-1]["search"]}), flush=True)
         print(_as_table(results[-1]), flush=True)
-        save(arguments.name, _command(arguments), results)
+        save(arguments.name, _command(), results)
+    if arguments.publish:
+        publish("docs/mathematics.md", arguments.name, _summary(results))
 
 
 def _parse() -> argparse.Namespace:
@@ -63,14 +67,15 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--chunk", type=int, default=1000, help="sequences that run at once")
     parser.add_argument("--name", default=None, help="of the file in accuracy/results")
+    parser.add_argument("--publish", action="store_true", help="put the table into the documents")
     found = parser.parse_args()
     found.name = found.name or f"calibration_{found.network}"
     return found
 
 
-def _command(arguments: argparse.Namespace) -> str:
-    options = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in vars(arguments).items())
-    return f"python accuracy/calibration.py {options}"
+def _command() -> str:
+    """As it was called, defaults left out."""
+    return shlex.join(["python", "accuracy/calibration.py", *sys.argv[1:]])
 
 
 def _cases(arguments: argparse.Namespace) -> Any:
@@ -249,6 +254,32 @@ def _as_table(result: dict[str, Any]) -> str:
         "rank",
     ]
     return table(header, rows)
+
+
+def _summary(results: list[dict[str, Any]]) -> str:
+    """Before and after, over all networks; the form is the one that each has chosen."""
+
+    def span(values: list[float]) -> str:
+        low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+        return low if low == high else f"{low} to {high}"
+
+    rows = []
+    for kind in results[0]["forms"][PLAIN]:
+        before = [result["forms"][PLAIN][kind] for result in results]
+        after = [result["forms"][result["search"]["best"]][kind] for result in results]
+        row = [kind]
+        for pick in (
+            lambda found: [found["total"]],
+            lambda found: found["frames"],
+            lambda found: [found["spread"]],
+            lambda found: [found["rank"]],
+        ):
+            row += [span([v for one in found for v in pick(one)]) for found in (before, after)]
+        rows.append([*row, span([one["within"] for one in after])])
+    header = ["sequences"]
+    for name in ("closed / true", "by frame", "spread of the log ratio", "rank correlation"):
+        header += [f"{name}, before", "after"]
+    return table([*header, "sequences within 0.6 to 1.6, after"], rows)
 
 
 if __name__ == "__main__":
