@@ -24,7 +24,9 @@ from common import publish, save
 from torch import Tensor, nn
 
 import spgru
-from spgru.calibration.calibrate import PLAIN, search
+from spgru.calibration.forms import PLAIN, search
+from spgru.calibration.problem import pose
+from spgru.calibration.state import at_rest, uncalibrated
 from spgru.data import MovingMNIST
 from spgru.nn.contexts import sampling
 from spgru.reporting.markdown import table
@@ -123,10 +125,11 @@ def measure(
     model: Any, fit: Tensor, sets: dict[str, Tensor], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     start = time.monotonic()
-    found = search(
-        model, fit, call=None, draws=arguments.fit_draws, steps=arguments.steps, rate=0.03,
-        held_out=0.25, batch_dim=None, time_dim=None, seed=0, progress=False,
-    )  # fmt: skip
+    with at_rest(model, 0) as scale, uncalibrated(model):
+        problem = pose(model, fit, None, 0.25, None, None, 0)
+        found = search(
+            problem, scale, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
+        )
     seconds = time.monotonic() - start
     sizes = [frames.shape[1] for frames in sets.values()]
     frames = torch.cat(list(sets.values()), 1)

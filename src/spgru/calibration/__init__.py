@@ -5,14 +5,9 @@ where it is lost: as a gain for every row of a matrix, W.var + g W^2, and as a f
 of the output. Both are found once, on some inputs, and cost nothing afterwards.
 """
 
-from spgru.calibration.calibrate import (
-    calibrate,
-    is_calibrated,
-    load_calibration,
-    uncalibrate,
-    uncalibrated,
-)
+from spgru.calibration.calibrate import calibrate
 from spgru.calibration.report import CalibrationReport, OutcomeReport
+from spgru.calibration.state import is_calibrated, load_calibration, uncalibrate, uncalibrated
 
 __all__ = [
     "CalibrationReport",

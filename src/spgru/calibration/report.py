@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 from torch import Tensor
-
-from spgru.calibration.outcomes import Outcomes
-from spgru.calibration.truth import Shape
 
 __all__ = ["CalibrationReport", "OutcomeReport", "by_step", "spread_of"]
 
@@ -101,42 +97,6 @@ class OutcomeReport:
     sequences: int
     """held out"""
 
-    @classmethod
-    def of(
-        cls,
-        chosen: str,
-        scores: dict[str, float],
-        outcomes: Outcomes,
-        plain: Tensor,
-        var: Tensor,
-        shape: Shape,
-        level: float | None,
-    ) -> OutcomeReport:
-        squared = (outcomes.y - outcomes.mean).square()
-        shown = 0.9 if level is None else level
-        width = NormalDist().inv_cdf((1 + shown) / 2) ** 2
-        seen = ~outcomes.y.isnan()
-
-        def coverage(v: Tensor) -> float:
-            return ((squared <= width * v) & seen).sum().item() / seen.sum().item()
-
-        def squares(v: Tensor) -> Tensor:
-            ratio = squared / v
-            rows = ratio[None] if shape.time is None else ratio.movedim(shape.time, 0)
-            return rows.flatten(1).nanmean(1).cpu()
-
-        return cls(
-            chosen=chosen,
-            scores=scores,
-            plain_squares=squares(plain),
-            squares=squares(var),
-            plain_coverage=coverage(plain),
-            coverage=coverage(var),
-            level=shown,
-            missing=int((~seen).sum()),
-            sequences=outcomes.y.shape[shape.batch],
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -179,6 +139,6 @@ def _shown_steps(count: int) -> list[int]:
 
 
 def by_step(values: Tensor, time: int | None) -> Tensor:
-    """(T,) mean over everything but time, or (1,) without time"""
+    """(T,) mean over everything but time, or (1,) without time; NaN is left out"""
     rows = values.unsqueeze(0) if time is None else values.movedim(time, 0)
-    return rows.double().flatten(1).mean(1).cpu()
+    return rows.double().flatten(1).nanmean(1).cpu()

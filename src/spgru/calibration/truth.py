@@ -67,7 +67,7 @@ class _Sums:
         self.centre = closed.mean.double()
         self.first = torch.zeros_like(self.centre)
         self.second = torch.zeros_like(self.centre)
-        self.added = torch.zeros_like(self.centre)
+        self.added: Tensor | None = None
 
     def add(self, drawn: Tensor | Moments) -> None:
         mean, var = (drawn, None) if isinstance(drawn, Tensor) else drawn
@@ -75,13 +75,13 @@ class _Sums:
         self.first += deviation
         # Variance that the module adds to certain weights is part of the total.
         self.second += deviation.square()
-        if var is not None:
-            self.added += var
+        if var is not None and bool((var > 0).any()):
+            self.added = var.double() if self.added is None else self.added + var
 
     def variance(self, count: int) -> Tensor:
         # The subtraction rounds below 0 where nothing varies at all.
         between = ((self.second - self.first.square() / count) / (count - 1)).clamp(min=0)
-        return between + self.added / count
+        return between if self.added is None else between + self.added / count
 
 
 @torch.no_grad()
