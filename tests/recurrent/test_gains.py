@@ -182,6 +182,7 @@ def test_gains_of_one_change_nothing() -> None:
         assert torch.equal(part, expected)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own torch.jit
 def test_compiled_and_exported() -> None:
     layer, x = _calibrated("LSTM"), _uncertain(4, 2, 3).mean
     expected = layer(x)[0].var
