@@ -7,12 +7,19 @@ of the output. Both are found once, on some inputs, and cost nothing afterwards.
 
 from spgru.calibration.calibrate import calibrate
 from spgru.calibration.report import CalibrationReport, OutcomeReport
-from spgru.calibration.state import is_calibrated, load_calibration, uncalibrate, uncalibrated
+from spgru.calibration.state import (
+    calibration_state,
+    is_calibrated,
+    load_calibration,
+    uncalibrate,
+    uncalibrated,
+)
 
 __all__ = [
     "CalibrationReport",
     "OutcomeReport",
     "calibrate",
+    "calibration_state",
     "is_calibrated",
     "load_calibration",
     "uncalibrate",

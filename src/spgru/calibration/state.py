@@ -7,13 +7,17 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spgru.modes import enter_gains
 from spgru.nn.layer import Layer, layers_of
 from spgru.nn.output_scale import CHILD, OutputScale, attach_scale, detach_scale, scales_of
+from spgru.nn.weight import gain_name
 
-__all__ = ["at_rest", "is_calibrated", "load_calibration", "uncalibrate", "uncalibrated"]
+__all__ = [
+    "at_rest", "calibration_state", "is_calibrated", "load_calibration", "make_room", "uncalibrate",
+    "uncalibrated",
+]  # fmt: skip
 
 
 def uncalibrate(module: nn.Module) -> None:
@@ -28,9 +32,7 @@ def uncalibrate(module: nn.Module) -> None:
 
 def is_calibrated(module: nn.Module) -> bool:
     """Whether there are gains or factors in it."""
-    return any(layer.gains() for _, layer in layers_of(module)) or any(
-        scale.scale is not None for scale in scales_of(module)
-    )
+    return bool(calibration_state(module))
 
 
 @contextmanager
@@ -50,9 +52,30 @@ def load_calibration(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
     Only a module of your own whose output was scaled needs it: the scale is a child that a new
     module does not have. Layers and models of this package make room for their own.
     """
+    make_room(module, state_dict)
+    module.load_state_dict(state_dict)
+
+
+def make_room(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
+    """Give a module the buffers of the calibration in a state dict, and no others."""
     if f"{CHILD}.factor" in state_dict and not isinstance(module._modules.get(CHILD), OutputScale):
         attach_scale(module)
-    module.load_state_dict(state_dict)
+    for name, child in module.named_modules():
+        if isinstance(child, (Layer, OutputScale)):
+            child.make_room(state_dict, f"{name}." if name else "")
+
+
+def calibration_state(module: nn.Module) -> dict[str, Tensor]:
+    """The part of the state dict that `calibrate` has added."""
+    found: dict[str, Tensor] = {}
+    for name, child in module.named_modules():
+        prefix = f"{name}." if name else ""
+        if isinstance(child, Layer):
+            gains = {gain_name(weight): gain for weight, gain in child.gains().items()}
+            found |= {prefix + key: gain for key, gain in gains.items()}
+        elif isinstance(child, OutputScale):
+            found |= {prefix + key: value for key, value in child.named_buffers()}
+    return found
 
 
 @contextmanager

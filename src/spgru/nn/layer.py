@@ -257,10 +257,10 @@ class Layer(nn.Module):
             # One number for all weights, or one for each: both are valid whatever this layer has.
             if loaded is not None and loaded.shape != getattr(self, name).shape:
                 setattr(self, name, getattr(self, name).new_empty(loaded.shape))
-        self._make_room_for_gains(state_dict, prefix)
+        self.make_room(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    def _make_room_for_gains(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+    def make_room(self, state_dict: Mapping[str, Any], prefix: str) -> None:
         """Gains belong to weights: where weights are loaded, gains are too, or there are none."""
         if not any(key.startswith(prefix) for key in state_dict):
             return

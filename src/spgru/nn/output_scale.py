@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -96,12 +97,16 @@ class OutputScale(nn.Module):
         watch(self, found)
         return found
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
-    ) -> None:
+    def make_room(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+        """Have the buffers that the state dict has."""
         for name in Scale._fields:
             loaded = state_dict.get(prefix + name)
             setattr(self, name, None if loaded is None else torch.empty_like(loaded))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        self.make_room(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
