@@ -153,7 +153,7 @@ def frozen_of(layer: nn.Module) -> Frozen | None:
 def gains_of(layer: nn.Module) -> Mapping[str, Tensor] | None:
     """The gains of this layer's weights by name, in place of its own; None for its own."""
     stacks = _traced.gains if torch.compiler.is_compiling() else _gains.get()
-    return stacks[layer][-1] if layer in stacks else None
+    return stacks[layer][-1] if stacks and layer in stacks else None
 
 
 def watch(layer: nn.Module, output: Any) -> None:
@@ -162,8 +162,9 @@ def watch(layer: nn.Module, output: Any) -> None:
     Unlike recording it leaves the choice of a kernel alone.
     """
     stacks = _traced.watched if torch.compiler.is_compiling() else _watched.get()
-    for outputs in stacks.get(layer, ()):
-        outputs.append(output)
+    if stacks:
+        for outputs in stacks.get(layer, ()):
+            outputs.append(output)
 
 
 def enter_weights(modes: Mapping[nn.Module, WeightMode]) -> Any:

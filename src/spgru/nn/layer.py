@@ -232,8 +232,8 @@ class Layer(nn.Module):
         given = gains_of(self)
         if given is not None:
             return given.get(name)
-        spec = self._specs.get(name)
-        return None if spec is None or spec.gain is None else self._buffers.get(spec.gain)
+        gain = self._specs[name].gain
+        return None if gain is None else self._buffers.get(gain)
 
     def spread_parameters(self) -> list[nn.Parameter]:
         """The parameters that set variances and not means."""
