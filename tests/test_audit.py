@@ -129,7 +129,7 @@ def test_users_module(layer: type) -> None:
     assert "encoder.l1_reverse" in text
     json.dumps(report.to_dict())
     figure = report.plot()
-    assert len(figure.axes) == 10
+    assert len(figure.axes) == 12  # five layers and the output
     without = spgru.audit(module, x, draws=5, redraw=False)
     assert without.layers["head"].redrawn_ratio is None
     str(without)
@@ -234,3 +234,45 @@ def test_memory_does_not_grow_with_draws() -> None:
     before = resident_kilobytes()
     spgru.audit(gru, x, draws=600, redraw=False)
     assert resident_kilobytes() - before < 20_000
+
+
+class _Noisy(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = spgru.GRU(2, 3, batch_first=True), spgru.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> spgru.Moments:
+        y = self.head(self.gru(x)[0])
+        return spgru.Moments(y.mean, y.var + 0.5)
+
+
+def test_the_modules_own_output_and_its_noise() -> None:
+    """The noise that a module adds is part of its output's variance, and of no layer's."""
+    report = spgru.audit(_Noisy(), torch.randn(4, 5, 2), draws=300, redraw=False)
+    assert list(report.layers) == ["gru.l0", "head"]
+    assert report.output is not None
+    assert report.output.true_var.tolist() == pytest.approx([0.5] * 5, rel=0.15)
+    assert report.output.ratio.tolist() == pytest.approx([1] * 5, rel=0.15)
+    assert report.output.coverage.mean(1).tolist() == pytest.approx([0.5, 0.9, 0.95], abs=0.03)
+    assert report.output.plain_ratio is None
+    assert "before calibration" not in str(report)
+    assert str(report).count("output") == 5
+    assert report.to_dict()["output"]["ratio"] == report.output.ratio.tolist()
+    assert spgru.audit(spgru.GRU(2, 3), torch.randn(4, 5, 2), draws=2).output is None
+
+
+def test_before_and_after_calibration() -> None:
+    model, x = _Noisy(), torch.randn(4, 5, 2)
+    before = spgru.audit(model, x, draws=5, redraw=False)
+    model.gru.set_gains_({"weight_hh_l0": torch.full((9,), 3.0)})
+    spgru.nn.output_scale.attach_scale(model).set_(spgru.nn.output_scale.Scale(torch.tensor([2.0])))
+    after = spgru.audit(model, x, draws=5, redraw=False)
+    assert after.output is not None
+    assert before.output is not None
+    assert torch.allclose(after.output.plain_ratio, before.output.ratio)
+    assert bool((after.output.closed_var > 1.9 * before.output.closed_var).all())
+    layer = after.layers["gru.l0"]
+    assert torch.allclose(layer.plain_ratio, before.layers["gru.l0"].ratio)
+    assert bool((layer.closed_var[1:] > layer.plain_var[1:]).all())
+    assert "before calibration" in str(after)
+    after.plot()

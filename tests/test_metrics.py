@@ -10,16 +10,20 @@ import scipy.stats
 import torch
 import torch.nn.functional as F
 from scipy.integrate import quad
+from torch import Tensor
 
 from oracles import random_moments
 from spgru import Moments, certain
 from spgru.metrics import (
+    ause,
     calibration_curve,
     calibration_error,
     coverage,
     cross_entropy_per_frame,
     crps,
     gaussian_nll,
+    interval_score,
+    mean_squared_z,
     spearman,
     variance_error_correlation,
 )
@@ -195,3 +199,59 @@ def test_metrics_are_there_after_import() -> None:
     import spgru
 
     assert spgru.metrics.crps is crps
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_interval_score_by_definition(level: float) -> None:
+    prediction = Moments(torch.randn(200), torch.rand(200) + 0.1)
+    target = prediction.mean + 2 * torch.randn(200)
+    lower, upper = prediction.interval(level)
+    found = interval_score(prediction, target, level)
+    for y, low, high, value in zip(target, lower, upper, found, strict=True):
+        expected = high - low
+        if y < low:
+            expected = expected + 2 / (1 - level) * (low - y)
+        if y > high:
+            expected = expected + 2 / (1 - level) * (y - high)
+        assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+    # The true standard deviation has the best score.
+    y = torch.randn(20_000)
+    scores = [
+        interval_score(Moments(torch.zeros_like(y), torch.full_like(y, v)), y, level).mean()
+        for v in (0.5, 1.0, 2.0)
+    ]
+    assert scores[1] < min(scores[0], scores[2])
+    assert interval_score(Moments(y[:2], y[:2] ** 2), y[:2] * torch.nan).isnan().all()
+
+
+def test_mean_squared_z() -> None:
+    mean, var, y = torch.randn(50), torch.rand(50) + 0.1, torch.randn(50)
+    expected = sum((y - m) ** 2 / v for m, v, y in zip(mean, var, y, strict=True)) / 50
+    assert mean_squared_z(Moments(mean, var), y).item() == pytest.approx(expected.item())
+    certain = Moments(torch.zeros(2), torch.zeros(2))
+    assert mean_squared_z(certain, torch.zeros(2)) == 0
+    assert mean_squared_z(certain, torch.ones(2)).isinf()
+    assert mean_squared_z(Moments(mean, var), torch.full((50,), torch.nan)).isnan()
+
+
+def test_ause_by_definition() -> None:
+    var, y = torch.rand(30) + 0.1, torch.randn(30)
+    prediction = Moments(torch.zeros(30), var)
+
+    def curve(order: Tensor) -> list[float]:
+        kept = y.abs()[order]  # the least first
+        return [kept[: len(kept) - gone].mean().item() for gone in range(len(kept))]
+
+    by_var, by_error = curve(var.argsort()), curve(y.abs().argsort())
+    gaps = [a - b for a, b in zip(by_var, by_error, strict=True)]
+    expected = sum(gaps) / len(gaps) / y.abs().mean().item()
+    assert ause(prediction, y).item() == pytest.approx(expected, rel=1e-5)
+    assert ause(Moments(torch.zeros(30), y**2), y) == pytest.approx(0, abs=1e-6)
+    # A constant variance ranks nothing: what is left has the error of all.
+    constant = ause(Moments(torch.zeros(30), torch.ones(30)), y).item()
+    gaps = [y.abs().mean().item() - b for b in by_error]
+    assert constant == pytest.approx(sum(gaps) / len(gaps) / y.abs().mean().item(), rel=1e-5)
+    assert ause(prediction, torch.zeros(30)) == 0
+    assert ause(prediction, y * torch.nan).isnan()
+    with pytest.raises(ValueError, match="empty"):
+        ause(Moments(torch.zeros(0), torch.zeros(0)), torch.zeros(0))

@@ -2,6 +2,13 @@
 
 from spgru import families, functional, metrics, nn
 from spgru.audit import Report, audit
+from spgru.calibration import (
+    CalibrationReport,
+    calibrate,
+    load_calibration,
+    uncalibrate,
+    uncalibrated,
+)
 from spgru.checks import set_value_checks
 from spgru.divergence import kl_divergence
 from spgru.families import Prior
@@ -24,6 +31,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "RNN",
+    "CalibrationReport",
     "Conv2d",
     "GRUCell",
     "LSTMCell",
@@ -34,12 +42,14 @@ __all__ = [
     "Report",
     "Trace",
     "audit",
+    "calibrate",
     "cat",
     "certain",
     "families",
     "frozen",
     "functional",
     "kl_divergence",
+    "load_calibration",
     "metrics",
     "nn",
     "pack_padded_moments",
@@ -48,4 +58,6 @@ __all__ = [
     "set_value_checks",
     "stack",
     "trace",
+    "uncalibrate",
+    "uncalibrated",
 ]

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from statistics import NormalDist
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from spgru.families import Family
+from spgru.calibration import is_calibrated, uncalibrated
+from spgru.calibration.truth import draw_inputs
 from spgru.modes import weight_mode
 from spgru.moments import Moments
 from spgru.nn.contexts import recording, sampling
+from spgru.nn.layer import Layer
+from spgru.nn.output_scale import first_moments
 from spgru.nn.weight import named_weights
 from spgru.report import LEVELS, LayerReport, Report
-from spgru.tracing import join
+from spgru.tracing import Joined, join
 
 __all__ = ["Report", "audit"]
+
+_OUTPUT = "(output)"
+"""The module's own output among its layers: a name that no layer can have."""
 
 
 @torch.no_grad()
 def audit(
     module: nn.Module, x: Any, draws: int = 1000, seed: int = 0, redraw: bool = True
 ) -> Report:
-    """Compare the closed form with brute force, for every layer of ours in `module`.
+    """Compare the closed form with brute force, for the module's output and every layer of ours.
 
     Truth is the module itself run on `draws` networks with weights drawn from their distributions
     (each network keeps its weights over time) and inputs drawn from their moments. A second truth
@@ -33,7 +39,8 @@ def audit(
     units, what separates the two truths is the sharing of weights over time.
 
     Moments that the module itself makes between our layers are drawn where they enter a layer.
-    Only sums are kept, so memory does not grow with the number of draws.
+    Only sums are kept, so memory does not grow with the number of draws. After `spgru.calibrate`
+    the report has the plain closed form beside the calibrated one.
 
     Args:
         module: a layer of ours, or any module built from them
@@ -58,9 +65,14 @@ def audit(
     inputs = x if isinstance(x, tuple) and not isinstance(x, PackedSequence) else (x,)
     family = weights[0].family
     generator = torch.Generator(device=weights[0].moments().device)
-    closed = {
-        name: _Closed(neurons, time_dim)
-        for name, (neurons, time_dim) in _neurons(module, inputs).items()
+    closed = _run(module, inputs)
+    plain = None
+    if is_calibrated(module):
+        with uncalibrated(module):
+            plain = _run(module, inputs)
+    forms = {
+        name: _Closed(*found, None if plain is None else plain[name])
+        for name, found in closed.items()
     }
     # fork_rng: modules with real dropout draw from the global generator.
     with torch.random.fork_rng():
@@ -68,51 +80,52 @@ def audit(
         for every_step in (False, True) if redraw else (False,):
             torch.manual_seed(seed)
             generator.manual_seed(seed)
-            sums = {name: _Sums(form, draws) for name, form in closed.items()}
+            sums = {name: _Sums(form, draws) for name, form in forms.items()}
             for _ in range(draws):
-                drawn = _draw(inputs, family, generator)
-                with sampling(module, generator, every_step):
-                    for name, (neurons, _) in _neurons(module, drawn).items():
-                        sums[name].add(neurons)
+                drawn = draw_inputs(inputs, family, generator)
+                with sampling(module, generator, every_step), uncalibrated(module):
+                    found = _run(module, drawn)
+                for name, (neurons, _) in found.items():
+                    sums[name].add(neurons, generator)
             truths.append(sums)
     shared, redrawn = truths[0], truths[1] if redraw else None
-    return Report(
-        draws=draws,
-        layers={
-            name: shared[name].report(None if redrawn is None else redrawn[name]) for name in closed
-        },
-    )
+    layers = {
+        name: shared[name].report(None if redrawn is None else redrawn[name]) for name in forms
+    }
+    return Report(draws=draws, output=layers.pop(_OUTPUT, None), layers=layers)
 
 
-def _neurons(module: nn.Module, inputs: tuple[Any, ...]) -> dict[str, tuple[dict[str, Any], Any]]:
+def _run(module: nn.Module, inputs: tuple[Any, ...]) -> Joined:
+    """The neurons of all layers and, if it is not one of ours, the output of the module."""
+    call = getattr(module, "calibration_output", module)
     with recording(module) as records:
-        module(*inputs)
-    return join(records)
+        output = call(*inputs)
+    neurons = join(records)
+    if not isinstance(module, Layer):
+        with suppress(TypeError):  # a module may return no Moments
+            first = first_moments(output)
+            neurons[_OUTPUT] = {"output": first}, _time_of(first, neurons)
+    return neurons
 
 
-def _draw(inputs: Any, family: Family, generator: torch.Generator) -> Any:
-    """Every Moments among the inputs replaced by a draw from it."""
-
-    def draw(value: Any) -> Any:
-        if not isinstance(value, Moments):
-            return value
-        if isinstance(value.mean, PackedSequence):
-            data = family.sample(Moments(value.mean.data, value.var.data), generator)
-            return value.mean._replace(data=data)
-        return family.sample(value, generator)
-
-    return pytree.tree_map(draw, inputs, is_leaf=lambda value: isinstance(value, Moments))
+def _time_of(output: Moments, neurons: Joined) -> int | None:
+    """The time of an output with three dimensions or more is that of the recurrent layers."""
+    times = [time for parts, time in neurons.values() if "state" in parts]
+    return times[0] if times and output.ndim > 2 else None
 
 
 class _Closed:
     """Closed-form moments of the neurons a layer passes on, time first: (T, N)."""
 
-    def __init__(self, neurons: dict[str, Any], time_dim: int | None) -> None:
+    def __init__(
+        self, neurons: dict[str, Any], time_dim: int | None, plain: tuple[Any, Any] | None
+    ) -> None:
         self.key = "state" if "state" in neurons else "output"
         self.time_dim = time_dim
         moments: Moments = neurons[self.key]
         self.mean = self.flatten(moments.mean)
         self.var = self.flatten(moments.var)
+        self.plain_var = None if plain is None else self.flatten(plain[0][self.key].var)
 
     def flatten(self, tensor: Tensor) -> Tensor:
         rows = tensor.unsqueeze(0) if self.time_dim is None else tensor.movedim(self.time_dim, 0)
@@ -134,8 +147,11 @@ class _Sums:
         quantiles = [NormalDist().inv_cdf((1 + level) / 2) for level in LEVELS]
         self.half_widths = torch.stack([quantile * closed.var.sqrt() for quantile in quantiles])
 
-    def add(self, neurons: dict[str, Any]) -> None:
-        deviation = self.closed.flatten(neurons[self.closed.key]) - self.closed.mean
+    def add(self, neurons: dict[str, Any], generator: torch.Generator) -> None:
+        value = neurons[self.closed.key]
+        if isinstance(value, Moments):  # of a module, which may add variance of its own
+            value = value.sample(generator=generator) if bool((value.var > 0).any()) else value.mean
+        deviation = self.closed.flatten(value) - self.closed.mean
         squared = deviation**2
         self.first += deviation
         self.second += squared
@@ -164,6 +180,9 @@ class _Sums:
         redrawn_var, redrawn_error = (None, None) if redrawn is None else redrawn.mean_variance()
         return LayerReport(
             closed_var=self.closed.var.mean(1).cpu(),
+            plain_var=None
+            if self.closed.plain_var is None
+            else self.closed.plain_var.mean(1).cpu(),
             true_var=true_var,
             true_var_error=true_error,
             redrawn_var=redrawn_var,

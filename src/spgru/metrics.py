@@ -1,4 +1,4 @@
-"""How good is a Gaussian prediction: likelihood, CRPS, coverage, calibration, ranking.
+"""How good is a Gaussian prediction: likelihood, scores, coverage, calibration, ranking.
 
 `prediction` are moments and `target` the observed values, both of the same shape. The scores come
 back elementwise, to be averaged as one likes. Where the prediction or the target is NaN, so is the
@@ -19,12 +19,15 @@ from spgru.moments import Moments
 
 __all__ = [
     "CalibrationCurve",
+    "ause",
     "calibration_curve",
     "calibration_error",
     "coverage",
     "cross_entropy_per_frame",
     "crps",
     "gaussian_nll",
+    "interval_score",
+    "mean_squared_z",
     "spearman",
     "variance_error_correlation",
 ]
@@ -65,6 +68,54 @@ def crps(prediction: Moments, target: Tensor) -> Tensor:
     density = torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     score = d * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
     return torch.where(certain, d.abs(), score)
+
+
+def interval_score(prediction: Moments, target: Tensor, level: float = 0.95) -> Tensor:
+    """Score of the central interval [l, u] of that level, in units of the target. (*shape)
+
+    u - l + 2 / (1 - level) times the distance by which the target lies outside (Gneiting and
+    Raftery 2007): least, in expectation, for the interval that holds with that probability.
+    """
+    lower, upper = prediction.interval(level)
+    _check(prediction, target)
+    missed = (lower - target).clamp(min=0) + (target - upper).clamp(min=0)
+    return upper - lower + 2 / (1 - level) * missed
+
+
+def mean_squared_z(prediction: Moments, target: Tensor) -> Tensor:
+    """Mean of z^2, squared error over variance. A scalar: 1 is right, above 1 too sure.
+
+    A certain prediction that is met counts as 0, one that is missed as infinite.
+    """
+    _check(prediction, target)
+    squared = (target - prediction.mean) ** 2
+    met = (squared == 0) & (prediction.var == 0)
+    return torch.where(met, 0.0, squared / prediction.var).mean()
+
+
+def ause(prediction: Moments, target: Tensor) -> Tensor:
+    """Area under the sparsification error (Ilg et al. 2018). A scalar from 0, the best ranking.
+
+    Entries are left out one by one, those of the largest variance first; the mean absolute error of
+    the rest is compared with that when those of the largest error go first, in units of the error
+    of all, and averaged over how many are left. Entries of equal variance share their error.
+
+    Reads values: on a GPU the host waits.
+    """
+    _check(prediction, target)
+    error = (target - prediction.mean).abs().flatten().double()
+    var = prediction.var.flatten()
+    if error.numel() == 0:
+        raise ValueError("target is empty; pass at least one entry")
+    _, group, counts = torch.unique(var, return_inverse=True, return_counts=True)
+    shared = torch.zeros_like(counts, dtype=error.dtype).index_add(0, group, error) / counts
+    left = torch.arange(1, len(error) + 1, device=error.device)
+    by_var = shared[group.sort().values].cumsum(0) / left
+    by_error = error.sort().values.cumsum(0) / left
+    whole = error.mean()
+    area = torch.where(whole == 0, 0.0, (by_var - by_error).mean() / whole)
+    unknown = error.isnan().any() | var.isnan().any()
+    return torch.where(unknown, torch.nan, area).to(target.dtype)
 
 
 def _needed_level(prediction: Moments, target: Tensor) -> Tensor:

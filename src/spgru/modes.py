@@ -1,4 +1,4 @@
-"""How layers run within a `with` block: on drawn weights, on means, recorded, or frozen.
+"""How layers run within a `with` block: drawn, at mean, recorded, watched, frozen, other gains.
 
 A mode belongs to the block and not to the modules: it is kept in a `ContextVar`, so other threads
 and other asyncio tasks that run the same modules at the same time do not see it, and blocks nest.
@@ -21,8 +21,10 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "Drawn", "Frozen", "Record", "WeightMode", "enter_frozen", "enter_recording", "enter_weights",
-    "frozen_of", "record", "records_of", "weight_mode",
+    "Drawn", "Frozen", "Record", "WeightMode", "enter_frozen", "enter_gains", "enter_recording",
+    "enter_watching", "enter_weights", "frozen_of", "gains_of", "is_observed", "record",
+    "records_of", "watch",
+    "weight_mode",
 ]  # fmt: skip
 
 
@@ -66,6 +68,8 @@ _Stacks = Mapping[nn.Module, tuple[Any, ...]]
 _weights: ContextVar[_Stacks] = ContextVar("weights", default=_NONE)
 _records: ContextVar[_Stacks] = ContextVar("records", default=_NONE)
 _frozen: ContextVar[_Stacks] = ContextVar("frozen", default=_NONE)
+_gains: ContextVar[_Stacks] = ContextVar("gains", default=_NONE)
+_watched: ContextVar[_Stacks] = ContextVar("watched", default=_NONE)
 
 
 class _ThreadLocal(threading.local):
@@ -79,6 +83,8 @@ class _ThreadLocal(threading.local):
         self.weights: _Stacks = {}
         self.records: _Stacks = {}
         self.frozen: _Stacks = {}
+        self.gains: _Stacks = {}
+        self.watched: _Stacks = {}
 
 
 _traced = _ThreadLocal()
@@ -145,6 +151,28 @@ def frozen_of(layer: nn.Module) -> Frozen | None:
     return stacks[layer][-1] if layer in stacks else None
 
 
+def gains_of(layer: nn.Module) -> Mapping[str, Tensor] | None:
+    """The gains of this layer's weights by name, in place of its own; None for its own."""
+    stacks = _traced.gains if torch.compiler.is_compiling() else _gains.get()
+    return stacks[layer][-1] if stacks and layer in stacks else None
+
+
+def watch(layer: nn.Module, output: Any) -> None:
+    """Hand the output of one call, of a recurrent layer its states, to every enclosing block.
+
+    Unlike recording it leaves the choice of a kernel alone.
+    """
+    stacks = _traced.watched if torch.compiler.is_compiling() else _watched.get()
+    if stacks:
+        for outputs in stacks.get(layer, ()):
+            outputs.append(output)
+
+
+def is_observed(layer: nn.Module) -> bool:
+    """Whether a call has to go through the layer's own code: recorded, watched, or other gains."""
+    return any(layer in variable.get() for variable in (_records, _gains, _watched))
+
+
 def enter_weights(modes: Mapping[nn.Module, WeightMode]) -> Any:
     """Block in which these layers take their weights so; an inner block replaces an outer one."""
     return _entered(_weights, modes)
@@ -167,3 +195,13 @@ def enter_frozen(layers: Iterable[nn.Module], learns: bool) -> Any:
         if outer is None or (outer.learns and not learns):
             states[layer] = Frozen(learns, {})
     return _entered(_frozen, states)
+
+
+def enter_gains(gains: Mapping[nn.Module, Mapping[str, Tensor]]) -> Any:
+    """Block in which these layers have these gains by weight; a missing one is 1."""
+    return _entered(_gains, gains)
+
+
+def enter_watching(lists: Mapping[nn.Module, list[Any]]) -> Any:
+    """Block in which layers hand on their outputs; see `watch`."""
+    return _entered(_watched, lists)

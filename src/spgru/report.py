@@ -22,7 +22,7 @@ class LayerReport:
     """One layer; every tensor has one entry per time step, (T,), averaged over batch and units."""
 
     closed_var: Tensor
-    """closed-form variance"""
+    """closed-form variance, calibrated if the module is"""
     true_var: Tensor
     """variance over networks that keep their weights over time"""
     true_var_error: Tensor
@@ -34,11 +34,18 @@ class LayerReport:
     """root mean square of (closed-form mean - true mean) / true standard deviation"""
     coverage: Tensor
     """(levels, T): share of draws within the closed form's central interval, see LEVELS"""
+    plain_var: Tensor | None = None
+    """closed-form variance without the calibration, None where there is none"""
 
     @property
     def ratio(self) -> Tensor:
         """Closed-form over true variance; 1 is right, above 1 cautious, below 1 too sure."""
         return self.closed_var / self.true_var
+
+    @property
+    def plain_ratio(self) -> Tensor | None:
+        """`ratio` before calibration."""
+        return None if self.plain_var is None else self.plain_var / self.true_var
 
     @property
     def ratio_interval(self) -> tuple[Tensor, Tensor]:
@@ -64,7 +71,11 @@ class LayerReport:
 
     def to_dict(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        fields |= {"ratio": self.ratio, "redrawn_ratio": self.redrawn_ratio}
+        fields |= {
+            "ratio": self.ratio,
+            "redrawn_ratio": self.redrawn_ratio,
+            "plain_ratio": self.plain_ratio,
+        }
         return {name: None if value is None else value.tolist() for name, value in fields.items()}
 
 
@@ -80,28 +91,39 @@ class Report:
 
     draws: int
     layers: dict[str, LayerReport]
+    output: LayerReport | None = None
+    """of the module's own output; None for a layer, or where it returns no Moments"""
+
+    @property
+    def _rows(self) -> dict[str, LayerReport]:
+        return self.layers if self.output is None else {**self.layers, "output": self.output}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
         layers = {name: layer.to_dict() for name, layer in self.layers.items()}
-        return {"draws": self.draws, "levels": list(LEVELS), "layers": layers}
+        output = None if self.output is None else self.output.to_dict()
+        return {"draws": self.draws, "levels": list(LEVELS), "output": output, "layers": layers}
 
     def __str__(self) -> str:
-        width = max(len("layer"), *(len(name) for name in self.layers))
+        width = max(len("output"), *(len(name) for name in self.layers))
+        calibrated = any(layer.plain_var is not None for layer in self._rows.values())
+        before = "  before calibration" if calibrated else ""
         lines = [
             f"Closed-form variance against {self.draws} drawn networks",
-            f"{'layer':{width}}  step  closed/truth [95 % interval]  closed/redrawn  redrawn/truth"
-            f"  mean error  coverage {'/'.join(f'{level * 100:.0f}' for level in LEVELS)} %",
+            f"{'layer':{width}}  step  closed/truth [95 % interval]{before}  closed/redrawn"
+            f"  redrawn/truth  mean error"
+            f"  coverage {'/'.join(f'{level * 100:.0f}' for level in LEVELS)} %",
         ]
-        for name, layer in self.layers.items():
+        for name, layer in self._rows.items():
             low, high = layer.ratio_interval
             for t in _shown_steps(len(layer.ratio)):
                 ratio = f"{_number(layer.ratio, t)} [{_number(low, t)}, {_number(high, t)}]"
+                plain = f"  {_number(layer.plain_ratio, t):>18s}" if calibrated else ""
                 coverage = " / ".join(f"{100 * value:.0f}" for value in layer.coverage[:, t])
                 redrawn, sharing = _number(layer.redrawn_ratio, t), _number(layer.sharing_ratio, t)
                 lines.append(
-                    f"{name:{width}}  {t + 1:4d}  {ratio:>28s}  {redrawn:>14s}  {sharing:>13s}"
-                    f"  {layer.mean_error[t].item():10.3f}  {coverage}"
+                    f"{name:{width}}  {t + 1:4d}  {ratio:>28s}{plain}  {redrawn:>14s}"
+                    f"  {sharing:>13s}  {layer.mean_error[t].item():10.3f}  {coverage}"
                 )
         lines.append(
             "closed/redrawn: lost to covariance between units; redrawn/truth: lost to weights "
@@ -111,18 +133,20 @@ class Report:
         return "\n".join(lines)
 
     def plot(self) -> Figure:
-        """Ratio and coverage along time, one row per layer."""
+        """Ratio and coverage along time, one row per layer and one for the output."""
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ImportError("plotting needs matplotlib: pip install 'spgru[plot]'") from error
-        figure = Figure(figsize=(10, 3 * len(self.layers)), layout="constrained")
-        axes = figure.subplots(len(self.layers), 2, squeeze=False, sharex="row")
-        for (name, layer), (left, right) in zip(self.layers.items(), axes, strict=True):
+        figure = Figure(figsize=(10, 3 * len(self._rows)), layout="constrained")
+        axes = figure.subplots(len(self._rows), 2, squeeze=False, sharex="row")
+        for (name, layer), (left, right) in zip(self._rows.items(), axes, strict=True):
             steps = range(1, len(layer.ratio) + 1)
             left.axhline(1, color="black", linewidth=0.8)
             left.plot(steps, layer.ratio, label="closed form / truth")
             left.fill_between(steps, *layer.ratio_interval, alpha=0.25)
+            if layer.plain_ratio is not None:
+                left.plot(steps, layer.plain_ratio, ":", label="before calibration")
             if layer.redrawn_ratio is not None:
                 left.plot(
                     steps, layer.redrawn_ratio, "--", label="closed form / truth, weights redrawn"

@@ -43,7 +43,7 @@ UNKEPT = {{torch.float32: ("operand_moments",), torch.bfloat16: ()}}
 
 def build(
     kernel, step, gates, has_cell, low, rows, columns=16, precision="tf32", joined=True, size=1024,
-    held=None, room={room},
+    held=None, room={room}, gained=False,
 ):
     weight = torch.empty(gates * size, size, dtype=low)
     values = dict(
@@ -62,6 +62,8 @@ def build(
         if name in CONSTANTS or (name in absent and not has_cell):
             signature[name], constants[(place,)] = "constexpr", values.get(name)
         elif name in UNKEPT[low] and kernel is persistent._forward and not joined:
+            signature[name], constants[(place,)] = "constexpr", None
+        elif name == "gain" and not gained:
             signature[name], constants[(place,)] = "constexpr", None
         elif name == "operand_mean" and low == torch.float32:
             signature[name], constants[(place,)] = "constexpr", None
@@ -93,6 +95,8 @@ build(persistent._forward, gru._forward, 3, False, torch.bfloat16, 16, 64, joine
 build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 16, 64)
 build(persistent._forward, gru._forward, 3, False, torch.float32, 16, 64, size=256)
 build(persistent._backward, gru._backward, 3, False, torch.float32, 64)
+build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 16, 64, gained=True)
+build(persistent._backward, gru._backward, 3, False, torch.float32, 64, gained=True)
 build(persistent._forward, gru._forward, 3, False, torch.float32, 32, 64, "ieee")
 build(persistent._forward, lstm._forward, 4, True, torch.bfloat16, 32, 64)
 build(persistent._backward, rnn._backward, 1, False, torch.bfloat16, 16)

@@ -11,8 +11,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from spgru.calibration import calibration_state, uncalibrate
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
+from spgru.nn.output_scale import Scale
 from spgru.nn.weight import named_weights
 from spgru.training import (
     CheckpointError,
@@ -62,6 +64,29 @@ def test_weights_and_configuration_survive(run: Path, tmp_path: Path) -> None:
         metadata = file.metadata()
     assert json.loads(metadata["config"])["model"]["hidden_size"] == 8
     assert metadata["precision"] == "float32"
+
+
+def test_a_network_carries_its_calibration(run: Path, tmp_path: Path) -> None:
+    model, frames = load_model(run).model, MovingMNIST(2).batch(0)[:10]
+    plain = model.predict(frames)
+    rows = model.future.readout.out_features
+    model.future.readout.set_gains_({"weight": torch.linspace(1, 9, rows)})
+    model.pixel_scale.set_(Scale(torch.linspace(2, 3, 10)))
+    expected, calibration = model.predict(frames), calibration_state(model)
+    assert torch.equal(expected.mean, plain.mean) is False  # the logit's variance is in the mean
+    assert set(calibration) == {"future.readout.gain_w", "pixel_scale.factor"}
+    path = export(run, tmp_path / "weights.safetensors", calibration=calibration)
+    loaded = load_model(path).model
+    assert torch.equal(loaded.predict(frames).var, expected.var)
+    # Exported again it keeps it; or it is taken out.
+    again = export(path, tmp_path / "again.safetensors", "float16")
+    assert torch.allclose(load_model(again).model.predict(frames).var, expected.var, rtol=0.05)
+    without = export(path, tmp_path / "without.safetensors", calibration={})
+    assert torch.equal(load_model(without).model.predict(frames).var, plain.var)
+    uncalibrate(loaded)
+    assert torch.equal(loaded.predict(frames).var, plain.var)
+    with pytest.raises(CheckpointError, match="calibration holds nonsense"):
+        export(run, tmp_path / "x.safetensors", calibration={"nonsense": torch.ones(1)})
 
 
 @pytest.mark.parametrize("hidden_size", [8, 64])

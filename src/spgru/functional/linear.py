@@ -26,7 +26,10 @@ class Affine:
     With W, b and x independent and known by their moments:
 
         mean = W.mean x.mean + b.mean
-        var  = W.var x.mean^2 + (W.var + W.mean^2) x.var + b.var
+        var  = W.var x.mean^2 + (W.var + g W.mean^2) x.var + b.var
+
+    The gain g, one for every output, is 1 unless `spgru.calibrate` has found another: inputs that
+    are correlated with each other add up to another variance than independent ones.
     """
 
     weight: Tensor
@@ -37,6 +40,8 @@ class Affine:
     bias_var: Tensor | None
     product: Product
     """what W x means"""
+    gain: Tensor | None = None
+    """(O,), or None for 1"""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """what follows from the weights, by any key; see `keep`"""
 
@@ -45,18 +50,19 @@ class Affine:
         weight: Tensor | Moments,
         bias: Tensor | Moments | None = None,
         product: Product | None = None,
+        gain: Tensor | None = None,
     ) -> Affine:
         # Not as a default value, where torch.compile of torch 2.11 does not know an object.
         product = MATRIX if product is None else product
         weight, bias = promote(weight, bias)
         if isinstance(weight, Tensor):
-            return Affine(weight, None, bias, None, product)  # type: ignore[arg-type]
+            return Affine(weight, None, bias, None, product, gain)  # type: ignore[arg-type]
         bias_mean, bias_var = (None, None) if bias is None else bias
-        return Affine(weight.mean, weight.var, bias_mean, bias_var, product)
+        return Affine(weight.mean, weight.var, bias_mean, bias_var, product, gain)
 
     def frozen(self) -> Affine:
         """The same map with copies of the weights, which do not learn."""
-        names = "weight", "weight_var", "bias", "bias_var"
+        names = "weight", "weight_var", "bias", "bias_var", "gain"
         parts: Any = {name: getattr(self, name) for name in names}
         parts = {
             name: part if part is None else part.detach().clone() for name, part in parts.items()
@@ -80,14 +86,20 @@ class Affine:
         return self.cache[key]
 
     def second_moment(self) -> Tensor:
-        """W.var + W.mean^2 (O, I), which only an uncertain input asks for."""
+        """W.var + g W.mean^2 (O, I), which only an uncertain input asks for."""
         var = self.weight_var
         if var is None:
             raise ValueError("weights known exactly have no second moment beside their square")
         result: Tensor = self.keep(
-            "second moment", lambda: torch.addcmul(var, self.weight, self.weight)
+            "second moment", lambda: torch.addcmul(var, self.weight, self._gained())
         )
         return result
+
+    def _gained(self) -> Tensor:
+        """g W.mean (O, I)"""
+        if self.gain is None:
+            return self.weight
+        return self.gain.view(-1, *[1] * (self.weight.ndim - 1)).to(self.weight) * self.weight
 
     def to(self, dtype: torch.dtype) -> Affine:
         """The same map in another dtype, this object where it is in that dtype already."""
@@ -108,6 +120,7 @@ class Affine:
             changed(self.bias),
             changed(self.bias_var),
             self.product,
+            changed(self.gain),
         )
 
     def rows(self, start: int, stop: int) -> Affine:
@@ -128,7 +141,7 @@ class Affine:
         if self.weight_var is None:
             if x_var is None:
                 return mean
-            return Moments(mean, self.product(x_var, self.weight**2, None))
+            return Moments(mean, self.product(x_var, self.weight * self._gained(), None))
         var = self.product(x_mean**2, self._cast("var", self.weight_var), self.bias_var)
         if x_var is not None:
             second = self._cast("second moment", self.second_moment())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from spgru.checks import check_value
 from spgru.functional import Affine
 from spgru.functional.products import SAME_CONVOLUTION
+from spgru.modes import watch
 from spgru.moments import Moments, stack
 from spgru.nn.recurrent_layer import RecurrentLayer, RecurrentOptions
 from spgru.nn.weight import WeightShape
@@ -140,13 +141,16 @@ class ConvCell(RecurrentLayer):
         if self.in_channels or (self._redraws and x.shape[0] > 1):
             return super()._run_part(part, x, state, reverse, batch_sizes)
         inputs = self._without_input(x.shape[:-1])
-        return run(self._cell(part), inputs, state, backend=self.backend, record=self._is_recorded)
+        found = run(self._cell(part), inputs, state, backend=self.backend, record=self._is_recorded)
+        watch(self, found.output)
+        return found
 
     def _filters(self, part: str) -> Affine:
         def make() -> Affine:
             # In the memory format of the images once, and not again at every step.
             weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
-            return Affine.of(weight, self._value(f"bias_{part}"), SAME_CONVOLUTION)
+            gain = self._gain(f"weight_{part}")
+            return Affine.of(weight, self._value(f"bias_{part}"), SAME_CONVOLUTION, gain)
 
         return self._once((f"weight_{part}", f"bias_{part}"), make)
 

@@ -15,6 +15,7 @@ from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
 from spgru.nn.contexts import shared_weights
+from spgru.nn.output_scale import OutputScale
 from spgru.objectives import Loss, Objective
 
 __all__ = [
@@ -70,6 +71,8 @@ class VideoModel(nn.Module, ABC):
         parts: Any = convolutional if config.architecture == "convolutional" else fully_connected
         factory = {"device": device, "dtype": dtype}
         self._add_parts(parts, factory)
+        self.pixel_scale = OutputScale()
+        """of the pixels' variance; see `spgru.calibrate`"""
         self._darken()
 
     def _add_parts(self, parts: Any, factory: dict[str, Any]) -> None:
@@ -88,6 +91,7 @@ class VideoModel(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, Layer):
                 module.reset_parameters()
+        self.pixel_scale.set_(None)
         self._darken()
 
     def forward(self, frames: Tensor | Moments, steps: int | None = None) -> Prediction:
@@ -141,7 +145,16 @@ class VideoModel(nn.Module, ABC):
         Returns:
             (steps, B, height, width)
         """
-        return sigmoid(self.predict_logits(frames, steps), self.config.rule)
+        return self._pixels(self.predict_logits(frames, steps))
+
+    def calibration_output(self, frames: Tensor | Moments) -> Moments:
+        """What `spgru.calibrate` fits: the pixels of `predict`, with gradients."""
+        future, reconstruction = self(frames)
+        return self._pixels(reconstruction if future is None else future)
+
+    def _pixels(self, logits: Moments) -> Moments:
+        pixels: Moments = self.pixel_scale(sigmoid(logits, self.config.rule))
+        return pixels
 
     def loss(self, frames: Tensor, objective: Objective) -> Loss:
         """The loss to minimise.

@@ -60,6 +60,8 @@ class Snapshot:
 
     def is_current(self, tensors: list[Tensor]) -> bool:
         """Whether nothing has changed that torch counts, nor been replaced, cast or moved."""
+        if len(tensors) != len(self._tensors):
+            return False  # gains have come or gone
         for new, old in zip(tensors, self._tensors, strict=True):
             if new is not old:
                 return False

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spgru.checks import check_features
+from spgru.modes import watch
 from spgru.moments import Moments
 from spgru.nn.recurrent_layer import RecurrentLayer, RecurrentOptions
 from spgru.nn.weight import WeightShape
@@ -63,6 +64,7 @@ class RecurrentCell(RecurrentLayer):
         else:
             input_map = self._input_map("")
             after = single_step(self._cell(""), x, state, input_map, self.backend)
+            watch(self, after[0])
         return self._pack_state(tuple(self._leave(value) for value in after))
 
     def _states(self, x: Tensor | Moments, hx: Any) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spgru.checks import check_value
 from spgru.functional import Affine
 from spgru.functional.products import Product
-from spgru.modes import AtMean, Drawn, frozen_of, record, records_of, weight_mode
+from spgru.modes import AtMean, Drawn, frozen_of, gains_of, record, records_of, weight_mode
 from spgru.moments import certain, is_autocast
 from spgru.nn.cache import look_up, may_cache
 from spgru.nn.random_weights import Options, RandomWeights
@@ -64,15 +64,26 @@ class Layer(RandomWeights):
 
     def _affine(self, weight: str, bias: str, product: Product | None = None) -> Affine:
         """x -> W x + b with these weights; within `spgru.frozen` it is cached."""
-        return self._once(
-            (weight, bias), lambda: Affine.of(self._value(weight), self._value(bias), product)
-        )
+
+        def make() -> Affine:
+            return Affine.of(self._value(weight), self._value(bias), product, self._gain(weight))
+
+        return self._once((weight, bias), make)
+
+    def _gain(self, name: str) -> Tensor | None:
+        """Of the matrix of that name, None for 1."""
+        given = gains_of(self)
+        if given is not None:
+            return given.get(name)
+        gain = self._specs[name].gain
+        return None if gain is None else self._buffers.get(gain)
 
     def _once(self, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
         """What `make` gives; within a block of `spgru.frozen` that of the first call.
 
         Args:
-            names: of the weights it is made from, which are all that it depends on
+            names: of the weights it is made from, the matrix first; with its gain they are all
+                that it depends on
         """
         frozen = frozen_of(self)
         if frozen is None or not may_cache():
@@ -81,12 +92,18 @@ class Layer(RandomWeights):
         if isinstance(mode, Drawn) and (mode.draws is None or not frozen.learns):
             return make()  # every block of drawn weights has its own, which must not pile up
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
+        gain = self._gain(names[0])
+        if gain is not None:
+            if gain.requires_grad and not frozen.learns:
+                return make()
+            sources.append(gain)
         key = names, mode, is_autocast(sources[0])
         return look_up(frozen, key, sources, make, self._captured)
 
     def weight_sources(self) -> list[Tensor]:
-        """All tensors that the weights are made from."""
-        return [source for name in self._specs for source in self._sources(name)]
+        """All tensors that the maps are made from."""
+        weights = [source for name in self._specs for source in self._sources(name)]
+        return [*weights, *self.gains().values()]
 
     @contextmanager
     def capturing_by_block(self) -> Iterator[None]:

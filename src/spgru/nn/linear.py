@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from spgru.checks import check_choice, check_features
 from spgru.functional.linear import Size2d
 from spgru.functional.products import Convolution
+from spgru.modes import watch
 from spgru.moments import Moments
 from spgru.nn.layer import Layer, Options
 from spgru.nn.weight import WeightShape
@@ -60,6 +61,7 @@ class Linear(Layer):
         check_features("input", input, self.in_features, "in_features")
         output = self._affine("weight", "bias")(self._enter(input))
         self._record("", {"output": output}, None)
+        watch(self, output)
         return self._leave(output)  # type: ignore[no-any-return]
 
     @staticmethod
@@ -134,6 +136,7 @@ class Conv2d(Layer):
         product = Convolution(self.stride, padding, self.dilation, self.groups)
         output = self._affine("weight", "bias", product)(x)
         self._record("", {"output": output}, None)
+        watch(self, output)
         return self._leave(output)  # type: ignore[no-any-return]
 
     def _pad(self, x: Tensor | Moments) -> Tensor | Moments:

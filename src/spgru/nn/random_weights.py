@@ -91,6 +91,9 @@ class RandomWeights(nn.Module):
             spread = torch.zeros_like(initial[name].mean)
             self.register_parameter(spec.spread, nn.Parameter(spread))
             self.register_buffer(spec.start, self._start(spec, like))
+        for spec in self._specs.values():
+            if spec.gain is not None:
+                self.register_buffer(spec.gain, None)
 
     def _initial(self, spec: WeightShape, like: Tensor) -> Moments:
         mean = self.family.initial_mean(spec.shape, spec.bound, like)
@@ -119,8 +122,9 @@ class RandomWeights(nn.Module):
             )
 
     def reset_parameters(self) -> None:
-        """Draw fresh means; variances return to their starting values."""
+        """Draw fresh means; variances return to their starting values, and gains to 1."""
         like = self._like
+        self.set_gains_({})
         for name, spec in self._specs.items():
             moments = self._initial(spec, like)
             if self._stores_means:
@@ -182,6 +186,26 @@ class RandomWeights(nn.Module):
             original = self._parameters.get(f"{name}_orig")
             (getattr(self, name) if original is None else original).copy_(mean)
 
+    def gains(self) -> dict[str, Tensor]:
+        """What `spgru.calibrate` has found, (rows,) by the name of the matrix; empty before."""
+        names = {spec.name: spec.gain for spec in self._specs.values() if spec.gain is not None}
+        found = {name: self._buffers.get(gain) for name, gain in names.items()}
+        return {name: gain for name, gain in found.items() if gain is not None}
+
+    def set_gains_(self, gains: Mapping[str, Tensor]) -> None:
+        """Give the matrices of these names these gains (rows,), and all others none."""
+        like = self._like
+        for spec in self._specs.values():
+            if spec.gain is None:
+                continue
+            gain = gains.get(spec.name)
+            if gain is not None and tuple(gain.shape) != spec.shape[:1]:
+                raise ValueError(
+                    f"the gain of {spec.name} has shape {tuple(gain.shape)} but must have "
+                    f"{spec.shape[:1]}, one for every row"
+                )
+            self._buffers[spec.gain] = None if gain is None else gain.detach().to(like, copy=True)
+
     def spread_parameters(self) -> list[nn.Parameter]:
         """The parameters that set variances and not means."""
         if self._stores_means:
@@ -204,7 +228,18 @@ class RandomWeights(nn.Module):
             # One number for all weights, or one for each: both are valid whatever this layer has.
             if loaded is not None and loaded.shape != getattr(self, name).shape:
                 setattr(self, name, getattr(self, name).new_empty(loaded.shape))
+        self.make_room(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def make_room(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+        """Gains belong to weights: where weights are loaded, gains are too, or there are none."""
+        if not any(key.startswith(prefix) for key in state_dict):
+            return
+        like = self._like.detach()
+        for spec in self._specs.values():
+            if spec.gain is not None:
+                is_there = prefix + spec.gain in state_dict
+                self._buffers[spec.gain] = like.new_ones(spec.shape[:1]) if is_there else None
 
     @property
     def _like(self) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spgru.checks import check_features
 from spgru.functional.algebra import dropout
+from spgru.modes import watch
 from spgru.moments import Moments, cat, stack
 from spgru.nn.packing import Packing, unpack
 from spgru.nn.recurrent_layer import RecurrentLayer, RecurrentOptions
@@ -252,6 +253,7 @@ class Recurrent(RecurrentLayer):
             input_map = self._input_map(part)
             finals.append(single_step(self._cell(part), x, before, input_map, self.backend))
             x = finals[-1][0]
+            watch(self, x)
             if self.dropout and layer < self.num_layers - 1:
                 x = dropout(x, self.dropout, self.training)
         # Cloned, because a user may change the output in place, and the state must stay.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spgru.checks import check_choice
 from spgru.functional import Affine
-from spgru.modes import Drawn, weight_mode
+from spgru.modes import Drawn, watch, weight_mode
 from spgru.moments import Moments, cat, certain
 from spgru.nn.layer import Layer, Options
 from spgru.recurrent import BACKENDS, Backend, Cell, Trajectory, run
@@ -135,10 +135,12 @@ class RecurrentLayer(Layer):
             return self._run_redrawing(part, x, state, reverse, batch_sizes)
         # Drawn weights depend on the order in which they are asked for: first the input's.
         input_map = self._input_map(part)
-        return run(
+        found = run(
             self._cell(part), x, state, input_map=input_map, backend=self.backend,
             reverse=reverse, batch_sizes=batch_sizes, record=self._is_recorded,
         )  # fmt: skip
+        watch(self, found.output)
+        return found
 
     def _run_redrawing(
         self,

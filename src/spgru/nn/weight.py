@@ -5,6 +5,7 @@ A Gaussian weight stored by moments (the default) is two parameters and a buffer
     weight_ih_l0      (rows, inputs)  the mean, with the name and shape that `torch.nn` gives it
     spread_w_ih_l0    (rows, inputs)  log(var / starting var): 0 is "as at the start"
     start_w_ih_l0     ()              log of the starting variance, or one for every weight
+    gain_w_ih_l0      (rows,)         what `spgru.calibrate` found; there is none before
 
 `bias_hh_l0` has `spread_b_hh_l0` and `start_b_hh_l0` likewise. Everything written for a layer of
 `torch.nn` finds the means where it expects them, and whatever treats all parameters alike (weight
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from spgru.nn.random_weights import RandomWeights
 
 __all__ = [
-    "StandardDeviation", "Weight", "WeightShape", "is_spread", "named_weights", "parameter_groups",
-    "spread_name", "start_name",
+    "StandardDeviation", "Weight", "WeightShape", "gain_name", "is_spread", "named_weights",
+    "parameter_groups", "spread_name", "start_name",
 ]  # fmt: skip
 
 StandardDeviation = float | Tensor | Mapping[str, "float | Tensor"] | None
@@ -60,6 +61,11 @@ def spread_name(name: str) -> str:
 def start_name(name: str) -> str:
     """`weight_ih_l0` -> `start_w_ih_l0`"""
     return spread_name(name).replace("spread", "start", 1)
+
+
+def gain_name(name: str) -> str:
+    """`weight_ih_l0` -> `gain_w_ih_l0`"""
+    return spread_name(name).replace("spread", "gain", 1)
 
 
 def is_spread(name: str) -> bool:
@@ -88,6 +94,11 @@ class WeightShape:
     def start(self) -> str:
         """Name of the buffer with the log of the starting variance."""
         return start_name(self.name)
+
+    @cached_property
+    def gain(self) -> str | None:
+        """Name of the buffer with the gains of a matrix; None for a bias, which has none."""
+        return gain_name(self.name) if len(self.shape) > 1 else None
 
 
 class Weight(NamedTuple):

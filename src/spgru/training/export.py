@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from torch import Tensor
 
+from spgru.calibration.state import make_room, uncalibrate
 from spgru.checks import check_choice
 from spgru.nn.weight import from_old_layout, has_old_layout
 from spgru.runtime.errors import ConfigError
@@ -53,8 +54,12 @@ def export(
     path: str | Path,
     precision: ExportPrecision = "float32",
     overwrite: bool = False,
+    calibration: Mapping[str, Tensor] | None = None,
 ) -> Path:
     """Write the weights of any source that `load_model` takes to `path`.
+
+    With `calibration`, what `spgru.calibration.calibration_state` gives for the same network, they
+    carry that in place of their own.
 
     `"float16"` halves the file. It was chosen over bfloat16 because weights and spreads (logs of
     ratios of variances) need digits, not range: at spreads of -8 to 8 float16 is off by at most
@@ -68,6 +73,8 @@ def export(
     if path.exists() and not overwrite:
         raise CheckpointError(f"{path} exists; remove it, choose another name, or overwrite it")
     stored = _stored(source)
+    if calibration is not None:
+        stored = replace(stored, model=_calibrated(stored, str(source), calibration))
     tensors = {name: _narrow(name, t, precision) for name, t in stored.model.items()}
     metadata = {
         "format": FORMAT,
@@ -80,6 +87,17 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, safetensors.torch.save(tensors, metadata))
     return path
+
+
+def _calibrated(
+    stored: Checkpoint, source: str, calibration: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    model = _loaded(stored, source).model
+    uncalibrate(model)
+    tensors = {**model.state_dict(), **{name: part.cpu() for name, part in calibration.items()}}
+    make_room(model, tensors)
+    checkpoints.fit(model.state_dict(), tensors, "calibration")
+    return tensors
 
 
 def _narrow(name: str, tensor: Tensor, precision: ExportPrecision) -> Tensor:
@@ -117,12 +135,15 @@ def load_model(source: str | Path) -> Loaded:
 
 def load_weights(model: Any, source: str | Path) -> None:
     """Put the weights of any such source into a model of the same shapes."""
-    checkpoints.fit(model.state_dict(), _stored(source).model, str(source))
+    stored = _stored(source).model
+    make_room(model, stored)
+    checkpoints.fit(model.state_dict(), stored, str(source))
 
 
 def _loaded(stored: Checkpoint, source: str) -> Loaded:
     config = _config(stored, source)
     model = make_model(config.model)
+    make_room(model, stored.model)
     checkpoints.fit(model.state_dict(), stored.model, source)
     return Loaded(model.eval(), config, stored.step, stored.origin)
 

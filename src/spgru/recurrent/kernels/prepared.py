@@ -20,13 +20,15 @@ class Prepared(NamedTuple):
     weight: Tensor
     """(gates H, H): W.mean"""
     weight_moments: Tensor
-    """(gates H, 2 H): [W.var, W.var + W.mean^2], one product for both parts of the variance"""
+    """(gates H, 2 H): [W.var, W.var + g W.mean^2], one product for both parts of the variance"""
     packed_weight: Tensor
     packed_moments: Tensor
     """both in the form that the product's `forward` takes"""
     bias: Tensor | None
     """(gates H,), float32"""
     bias_var: Tensor | None
+    gain: Tensor | None
+    """(gates H,), float32: g, for kernels that do not read the second moment but compute it"""
 
 
 class _Moments(torch.autograd.Function):
@@ -58,7 +60,8 @@ def prepare(hidden: Affine, product: StepProduct, dtype: torch.dtype, rows: int)
         # Filters of a convolution keep their memory format.
         weight = wide.weight.to(dtype)
         weight = as_rows(weight) if weight.ndim == 2 else weight
-        if weight.ndim == 2 and weight.dtype == wide.weight_var.dtype:
+        is_plain = hidden.gain is None and weight.dtype == wide.weight_var.dtype
+        if is_plain and weight.ndim == 2:
             weight_moments: Tensor = _Moments.apply(weight, wide.weight_var)
         else:
             second = wide.second_moment().to(dtype)
@@ -70,7 +73,10 @@ def prepare(hidden: Affine, product: StepProduct, dtype: torch.dtype, rows: int)
         packed_weight, packed_moments = (
             product.pack(part, rows) for part in (weight, weight_moments)
         )
-        return Prepared(weight, weight_moments, packed_weight, packed_moments, bias, bias_var)
+        gain = None if hidden.gain is None else as_rows(hidden.gain.detach().float())
+        return Prepared(
+            weight, weight_moments, packed_weight, packed_moments, bias, bias_var, gain
+        )  # fmt: skip
 
     result: Prepared = hidden.keep((Prepared, type(product), dtype), make)
     return result

@@ -1,6 +1,6 @@
 """A layer over time: all steps in one kernel, or products by a library and a kernel for the rest.
 
-Forward, a step is two products (of the mean, and of [mean^2, var] with [W.var, W.var + W^2]) and
+Forward, a step is two products (of the mean, and of [mean^2, var] with [W.var, W.var + g W^2]) and
 what the cell makes of them. Backward it is the cell's adjoint, which recomputes the gates from what
 the products gave, and two products; the weights' gradients wait for the end, where all steps are
 one large product.
@@ -137,7 +137,8 @@ def _run(setting: Setting, a: Inputs, keep: bool) -> _History:
         fits = kernels.persistent.forward(
             plan, steps, keeps_products=keep,
             x_mean=a.x_mean, x_var=a.x_var, weight=a.weight, weight_moments=a.weight_moments,
-            bias=a.bias, bias_var=a.bias_var, p_mean=p_mean, p_var=p_var,
+            gain=setting.prepared.gain, bias=a.bias, bias_var=a.bias_var,
+            p_mean=p_mean, p_var=p_var,
             first_h_mean=a.h_mean, first_h_var=a.h_var, first_c_mean=a.c_mean,
             first_c_var=a.c_var, h_mean=h_mean, h_var=h_var, c_mean=c_mean, c_var=c_var,
             operand_mean=operand_mean if is_rounded else None,
@@ -252,7 +253,7 @@ def _backward(
             x_mean=a.x_mean, x_var=a.x_var, p_mean=history.p_mean[0], p_var=history.p_var[0],
             bias=a.bias, bias_var=a.bias_var, h_mean=history.h_mean, h_var=history.h_var,
             c_mean=history.c_mean, c_var=history.c_var, out_mean=out_mean, out_var=out_var,
-            weight=a.weight, weight_moments=a.weight_moments,
+            weight=a.weight, weight_moments=a.weight_moments, gain=setting.prepared.gain,
             by_operand_mean=by_mean, by_operand_moments=by_moments,
             x_mean_grad=x_grads[0], x_var_grad=x_grads[1],
             p_mean_grad=None if kept_p is None else kept_p[0],

@@ -575,20 +575,22 @@ static inline float total(lanes value) {
     return parts[0];
 }
 
-/* W x and W.var x^2 + (W.var + W^2) x.var of `outputs` rows of W; x_var may be NULL for 0. */
+/* W x and W.var x^2 + (W.var + g W^2) x.var of `outputs` rows of W; x_var may be NULL for 0, and
+   the gain NULL for 1. */
 static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, in weight,
-                     in weight_var, in bias, in bias_var, out p_mean, out p_var) {
+                     in weight_var, in gain, in bias, in bias_var, out p_mean, out p_var) {
     long whole = inputs - inputs % LANES;
     for (long row = 0; row < rows; row++)
         for (long o = 0; o < outputs; o++) {
             const float *x = x_mean + row * inputs, *xv = x_var ? x_var + row * inputs : NULL;
             const float *w = weight + o * inputs, *wv = weight_var + o * inputs;
+            float g = gain ? gain[o] : 1.0f;
             lanes means = {0}, vars = {0};
             if (xv)
                 for (long i = 0; i < whole; i += LANES) {
                     lanes a = load(x + i), b = load(w + i), spread = load(xv + i);
                     means += a * b;
-                    vars += load(wv + i) * (a * a + spread) + b * b * spread;
+                    vars += load(wv + i) * (a * a + spread) + b * b * (g * spread);
                 }
             else
                 for (long i = 0; i < whole; i += LANES) {
@@ -600,7 +602,7 @@ static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, 
             for (long i = whole; i < inputs; i++) {
                 float a = x[i], spread = xv ? xv[i] : 0.0f;
                 mean += a * w[i];
-                var += wv[i] * (a * a + spread) + w[i] * w[i] * spread;
+                var += wv[i] * (a * a + spread) + w[i] * w[i] * (g * spread);
             }
             p_mean[row * outputs + o] = mean + (bias ? bias[o] : 0.0f);
             p_var[row * outputs + o] = var + (bias_var ? bias_var[o] : 0.0f);
@@ -609,19 +611,19 @@ static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, 
 
 /* x is the input itself here, (rows, inputs), and scratch has (4 gates + 4) rows size numbers. */
 #define WHOLE_STEP                                                                                 \
-    in x_mean, in x_var, in input_weight, in input_weight_var, in input_bias, in input_bias_var,   \
-    in weight, in weight_var, in bias, in bias_var, in h_mean, in h_var, in c_mean, in c_var,      \
-    out new_mean, out new_var, out new_c_mean, out new_c_var, out scratch, long rows, long inputs, \
-    long size
+    in x_mean, in x_var, in input_weight, in input_weight_var, in input_gain, in input_bias,       \
+    in input_bias_var, in weight, in weight_var, in gain, in bias, in bias_var, in h_mean,         \
+    in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,       \
+    out scratch, long rows, long inputs, long size
 
 #define PRODUCTS(gates, hidden_gates)                                                              \
     long width = (gates) * size * rows;                                                            \
     float *x_p = scratch, *x_p_var = x_p + width, *p = x_p_var + width, *p_var = p + width;        \
     float *rest = p_var + width;                                                                   \
     multiply(rows, inputs, (gates) * size, x_mean, x_var, input_weight, input_weight_var,          \
-             input_bias, input_bias_var, x_p, x_p_var);                                            \
-    multiply(rows, size, (hidden_gates) * size, h_mean, h_var, weight, weight_var, NULL, NULL, p,  \
-             p_var);
+             input_gain, input_bias, input_bias_var, x_p, x_p_var);                                \
+    multiply(rows, size, (hidden_gates) * size, h_mean, h_var, weight, weight_var, gain, NULL,     \
+             NULL, p, p_var);
 
 static void gru_whole(WHOLE_STEP) {
     PRODUCTS(3, 3)
@@ -653,8 +655,8 @@ static void gru_reset_before_whole(WHOLE_STEP) {
     for (long row = 0; row < rows; row++)
         for (long j = 0; j < size; j++)
             reset_var[row * size + j] = moments[row * 2 * size + size + j];
-    multiply(rows, size, size, reset, reset_var, weight + used, weight_var + used, NULL, NULL, p,
-             p_var);
+    multiply(rows, size, size, reset, reset_var, weight + used, weight_var + used,
+             gain ? gain + 2 * size : NULL, NULL, NULL, p, p_var);
     reset_before_update_forward(x_p, x_p_var, p, p_var, bias, bias_var, z, z_var, h_mean, h_var,
                                 new_mean, new_var, moments, rows, size, 1);
 }
@@ -669,7 +671,7 @@ static void gru_reset_before_whole(WHOLE_STEP) {
         long before = reverse ? now + units : now - units;                                         \
         long x_at = (reverse ? steps - 1 - k : k) * rows * inputs;                                 \
         step(x_mean + x_at, x_var ? x_var + x_at : NULL, input_weight, input_weight_var,           \
-             input_bias, input_bias_var, weight, weight_var, bias, bias_var,                       \
+             input_gain, input_bias, input_bias_var, weight, weight_var, gain, bias, bias_var,     \
              k ? new_mean + before : h_mean, k ? new_var + before : h_var,                         \
              k && c_mean ? new_c_mean + before : c_mean, k && c_var ? new_c_var + before : c_var,  \
              new_mean + now, new_var + now, new_c_mean ? new_c_mean + now : NULL,                  \

@@ -25,8 +25,8 @@ _P_GRADS, _MAYBE_P_GRADS = "p_mean_grad p_var_grad", "p_mean_grad? p_var_grad?"
 _CARRIED = "carried_mean carried_var"
 _FORWARD = f"{_STEP} {_NO_CELL} {_NEW} {_NO_NEW_CELL} operand_moments"
 _WHOLE = (
-    "x_mean x_var? input_weight input_weight_var input_bias? input_bias_var? weight weight_var "
-    "bias? bias_var? h_mean h_var"
+    "x_mean x_var? input_weight input_weight_var input_gain? input_bias? input_bias_var? "
+    "weight weight_var gain? bias? bias_var? h_mean h_var"
 )
 _WHOLE_STEPS = f"{_WHOLE} {_NO_CELL} {_NEW} {_NO_NEW_CELL} scratch"
 _WITH_THREADS = "rows size threads"

@@ -49,10 +49,12 @@ class WholeSteps:
             for name, part, shape in (
                 ("input weight", input_map.weight, (width, self.inputs)),
                 ("input weight_var", input_map.weight_var, (width, self.inputs)),
+                ("input gain", _number(input_map.gain), (width,)),
                 ("input bias", input_map.bias, (width,)),
                 ("input bias_var", input_map.bias_var, (width,)),
                 ("weight", hidden.weight, (width, self.size)),
                 ("weight_var", hidden.weight_var, (width, self.size)),
+                ("gain", _number(hidden.gain), (width,)),
                 ("bias", hidden.bias, (width,)),
                 ("bias_var", hidden.bias_var, (width,)),
             )
@@ -101,6 +103,10 @@ class WholeSteps:
             scratch.data_ptr(), rows, self.inputs, self.size, count, reverse,
         )  # fmt: skip
         return after
+
+
+def _number(gain: Tensor | None) -> Tensor | None:
+    return None if gain is None else gain.detach().to(torch.float32)
 
 
 def _checked(name: str, part: Any, shape: tuple[int, ...]) -> Any:

@@ -72,7 +72,7 @@ def _load_weights(
 
     Args:
         weight: (gates H, H)
-        weight_moments: (gates H, 2 H), of which the first half is W.var; W.var + W^2 is quicker
+        weight_moments: (gates H, 2 H), of which the first half is W.var; W.var + g W^2 is quicker
             computed than read
         term: (terms, 1)
     """
@@ -84,27 +84,36 @@ def _load_weights(
 
 
 @triton.jit
-def _add_products(h, hv, w, w_var, sums, precision: tl.constexpr):
-    """To the sums of W h, W.var h^2 and (W.var + W^2) h.var."""
+def _add_products(h, hv, w, w_var, sums, gained: tl.constexpr, precision: tl.constexpr):
+    """To the sums of W h, W.var h^2 and (W.var + W^2) h.var.
+
+    With gains to those of W h, W.var (h^2 + h.var) and W^2 h.var, of which the last still lacks its
+    gain: so gains cost nothing until the end.
+    """
     by_mean, by_square, by_var = sums
     by_mean = tl.dot(h, w, by_mean, input_precision=precision)
-    by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
-    by_var = tl.dot(hv, _second_moment(w, w_var), by_var, input_precision=precision)
+    if gained:
+        by_square = tl.dot(h * h + hv, w_var, by_square, input_precision=precision)
+        by_var = tl.dot(hv, w * w, by_var, input_precision=precision)
+    else:
+        by_square = tl.dot(h * h, w_var, by_square, input_precision=precision)
+        by_var = tl.dot(hv, _second_moment(w, w_var), by_var, input_precision=precision)
     return by_mean, by_square, by_var
 
 
 @triton.jit
 def _multiply(
-    mean, var, weight, weight_moments, held_weights, p_mean, p_var, row, first_unit, rows,
+    mean, var, weight, weight_moments, gain, held_weights, p_mean, p_var, row, first_unit, rows,
     size: tl.constexpr, stride: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr,
     units: tl.constexpr, inner: tl.constexpr, held: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """All gates of some units: W h, and W.var h^2 + (W.var + W^2) h.var, for (rows, gates H).
+    """All gates of some units: W h, and W.var h^2 + (W.var + g W^2) h.var, for (rows, gates H).
 
     Args:
         mean: (rows, H)
         var: h.var, a row every `stride` numbers
         weight, weight_moments: see `_load_weights`
+        gain: g, (gates H), or None for 1
         held_weights: the first `held` terms of both, if `held` is not 0
     """
     padded: tl.constexpr = triton.next_power_of_2(gates) * units
@@ -123,13 +132,16 @@ def _multiply(
         h = tl.load(mean_at + start + i, here, 0.0, cache_modifier=".cg")
         hv = tl.load(var_at + start + i, here, 0.0, cache_modifier=".cg")
         w, w_var = _load_weights(weight, weight_moments, first_unit, start + j, size, gates, units)
-        sums = _add_products(h, hv, w, w_var, sums, precision)
+        sums = _add_products(h, hv, w, w_var, sums, gain is not None, precision)
     if held > 0:
         w, w_var = held_weights
-        sums = _add_products(first_h, first_hv, w, w_var, sums, precision)
+        sums = _add_products(first_h, first_hv, w, w_var, sums, gain is not None, precision)
     by_mean, by_square, by_var = sums
     output = tl.arange(0, padded)[None, :]
-    at = row * gates * size + output // units * size + first_unit + output % units
+    column = output // units * size + first_unit + output % units
+    at = row * gates * size + column
+    if gain is not None:
+        by_var *= tl.load(gain + column, output < gates * units, 0.0)
     real = here & (output < gates * units)
     tl.store(p_mean + at, by_mean, real)
     tl.store(p_var + at, by_square + by_var, real)
@@ -137,8 +149,8 @@ def _multiply(
 
 @triton.jit
 def _multiply_back(
-    mean_grad, var_grad, weight, weight_moments, by_operand_mean, by_operand_moments, row, unit,
-    rows,
+    mean_grad, var_grad, weight, weight_moments, gain, by_operand_mean, by_operand_moments, row,
+    unit, rows,
     size: tl.constexpr, gates: tl.constexpr, block_rows: tl.constexpr, units: tl.constexpr,
     inner: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
@@ -157,7 +169,12 @@ def _multiply_back(
         w_var = tl.load(weight_moments_at + start * 2 * size)
         by_mean = tl.dot(of_mean, w, by_mean, input_precision=precision)
         by_square = tl.dot(of_var, w_var, by_square, input_precision=precision)
-        by_var = tl.dot(of_var, _second_moment(w, w_var), by_var, input_precision=precision)
+        if gain is None:
+            second = _second_moment(w, w_var)
+        else:
+            gained = tl.load(gain + start + j) * w
+            second = tl.fma(gained, w.to(tl.float32), w_var.to(tl.float32)).to(w.dtype)
+        by_var = tl.dot(of_var, second, by_var, input_precision=precision)
     tl.store(by_operand_mean + row * size + unit, by_mean, here)
     both = by_operand_moments + row * 2 * size + unit
     tl.store(both, by_square, here)
@@ -167,7 +184,7 @@ def _multiply_back(
 @triton.jit
 def _forward(
     x_mean, x_var,  # (T, rows, gates H)
-    weight, weight_moments, bias, bias_var,
+    weight, weight_moments, gain, bias, bias_var,
     p_mean, p_var,  # (T, rows, gates H), or (1, rows, gates H) with p_step 0
     first_h_mean, first_h_var, first_c_mean, first_c_var,  # (rows, H)
     h_mean, h_var, c_mean, c_var, operand_mean,  # (T + 1, rows, H)
@@ -222,7 +239,7 @@ def _forward(
                 var = (h_var if operand_moments is None else operand_moments) + before
             _multiply(
                 (h_mean if operand_mean is None else operand_mean) + before, var, weight,
-                weight_moments, held_weights, p_mean + p_at, p_var + p_at, row,
+                weight_moments, gain, held_weights, p_mean + p_at, p_var + p_at, row,
                 block % (size // units) * units, rows, size, 2 * size if joined else size,
                 gates, block_rows, units, inner, held,
                 precision,
@@ -251,7 +268,7 @@ def _backward(
     bias, bias_var,
     h_mean, h_var, c_mean, c_var,  # (T + 1, rows, H)
     out_mean, out_var,  # (T, rows, H)
-    weight, weight_moments,
+    weight, weight_moments, gain,
     by_operand_mean, by_operand_moments,  # (rows, H) and (rows, 2 H), 0 for the last step
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,  # (T, rows, gates H)
     carried_mean, carried_var,  # (rows, H)
@@ -278,8 +295,8 @@ def _backward(
                 _multiply_back(
                     (x_mean_grad if p_mean_grad is None else p_mean_grad) + later,
                     (x_var_grad if p_var_grad is None else p_var_grad) + later,
-                    weight, weight_moments, by_operand_mean, by_operand_moments, row, unit, rows,
-                    size, gates, block_rows, units, inner, precision,
+                    weight, weight_moments, gain, by_operand_mean, by_operand_moments, row, unit,
+                    rows, size, gates, block_rows, units, inner, precision,
                 )  # fmt: skip
                 tl.debug_barrier()
             if k >= 0:

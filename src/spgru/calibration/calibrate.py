@@ -1,0 +1,114 @@
+"""`calibrate`: fit the variance of a module to drawn networks or to outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+from torch import Tensor, nn
+
+from spgru.calibration.forms import FormName, search
+from spgru.calibration.outcomes import find_scale
+from spgru.calibration.problem import pose
+from spgru.calibration.report import CalibrationReport, OutcomeReport
+from spgru.calibration.state import at_rest, uncalibrated
+from spgru.checks import check_choice
+from spgru.modes import weight_mode
+from spgru.nn.layer import layers_of
+from spgru.nn.output_scale import attach_scale, scales_of
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    module: nn.Module,
+    x: Any,
+    y: Tensor | None = None,
+    *,
+    level: float | None = None,
+    form: FormName = "auto",
+    call: Callable[..., Any] | None = None,
+    draws: int = 200,
+    steps: int = 300,
+    rate: float = 0.03,
+    held_out: float = 0.25,
+    batch_dim: int | None = None,
+    time_dim: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> CalibrationReport | OutcomeReport:
+    """Fit the closed form's variance to that of drawn networks, or to outcomes, in place.
+
+    Some sequences of `x` serve the fit, the others choose the form: nothing, one factor on the
+    variance of the output, one for each step, such factors that depend on the sequence's own
+    variance, gains in every matrix, or gains and factors. What is best on the others is
+    kept, and the module stays as it is where nothing is better.
+
+        report = spgru.calibrate(model, x)      # x as in training, some dozen sequences
+        print(report)
+        spgru.uncalibrate(model)                # and everything is as before, bit for bit
+
+    Gains and factors are buffers: saved, moved, cast, exported with the module. A module that is
+    not of this package has one child more then, and its state dict is read by `load_calibration`.
+    A layer of ours gets gains only, since it may stream, and a step has no place in time there.
+
+    With `y` the fit is to outcomes, by likelihood, on data that the training has not seen: one
+    factor on the whole variance, one for each step, or one for what the weights do not know and one
+    for the noise. It acts on the variance as it is, so a fit to drawn networks may come first.
+
+    Args:
+        module: a layer of ours, or any module built from them
+        x: what `module` is called with; a tuple is passed as several arguments
+        y: what happened, in the shape of the output; NaN where nothing was observed
+        level: with `y`, of a central interval that is to hold on the sequences held out (split
+            conformal): the variance is scaled once more until it does
+        form: `"gains"` or `"scale"` to try that alone. Gains hold in a stream, step by step, too;
+            a scale of the output is there only where the module is called
+        call: what to calibrate instead of `module(*x)`: a function of the inputs that returns
+            Moments. Of several Moments the first is taken
+        draws: networks drawn for the truth; its relative error is the root of 2 / draws
+        steps: of the fit of gains
+        rate: of its optimiser, Adam
+        held_out: share of the sequences that the fit does not see
+        batch_dim: dimension of the inputs that holds sequences; found out by default
+        time_dim: dimension of the output that holds steps; by default the other one of the first
+            two, if the output has three dimensions or more
+        seed: the same seed gives the same result
+        progress: show a bar, on a terminal and where rich is installed
+    """
+    _check(module, draws, steps)
+    check_choice("form", form, get_args(FormName))
+    if y is None:
+        if level is not None:
+            raise ValueError("level is about outcomes; pass them as y")
+        with at_rest(module, seed) as scale, uncalibrated(module):
+            problem = pose(module, x, call, held_out, batch_dim, time_dim, seed)
+            found = search(problem, scale, form, draws, steps, rate, seed, progress)
+        found.forms[found.best].apply(module)
+        return found.report()
+    if level is not None and not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    with at_rest(module, seed) as scale:
+        problem = pose(module, x, call, held_out, batch_dim, time_dim, seed)
+        chosen, report = find_scale(problem, scale, y, level)
+    if chosen is not None:
+        scales = scales_of(module)
+        (scales[0] if scales else attach_scale(module)).set_(chosen)
+    return report
+
+
+def _check(module: nn.Module, draws: int, steps: int) -> None:
+    layers = [layer for _, layer in layers_of(module)]
+    if not layers:
+        raise ValueError(
+            f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
+        )
+    if any(weight_mode(layer) is not None for layer in layers):
+        raise ValueError(
+            "calibrate draws weights itself and cannot run while they are drawn or at their means; "
+            "call it outside of `sampling` and `at_mean`"
+        )
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2 to measure a variance, got {draws}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")

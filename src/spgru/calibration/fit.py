@@ -1,0 +1,146 @@
+"""Fits of a calibration: gains by gradient descent through the module, scales in closed form.
+
+Everywhere v is the variance in closed form, t the variance of drawn networks, and a fit is as bad
+as the divergence between Gaussians that differ in their variance,
+
+    d(t, v) = (t/v - 1 - log(t/v)) / 2,
+
+which is 0 where they agree and counts factors, not differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgru.calibration.truth import Shape, Truth, run_watched
+from spgru.modes import enter_gains
+from spgru.nn.layer import layers_of
+from spgru.nn.output_scale import Scale
+
+__all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "score"]
+
+Gains = dict[Any, dict[str, Tensor]]
+"""By layer and name of the matrix, (rows,)."""
+
+
+def divergence(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean of d(t, v), weighted or not, over the entries that are random in both."""
+    var = var.double()
+    is_random = (true > 0) & (var > 0)
+    # Filled before the logarithm: a gradient through an entry that is not used would be NaN.
+    ratio = torch.where(is_random, true, 1.0) / torch.where(is_random, var, 1.0)
+    weight = is_random.double() if weight is None else weight * is_random
+    return (weight * 0.5 * (ratio - 1 - ratio.log())).sum() / weight.sum().clamp(min=1e-300)
+
+
+def score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
+    """d(t, v) of totals at every step of every sequence, and of single entries.
+
+    An entry counts by its share of the variance: of one that is all but certain (a dark pixel)
+    drawn networks do not tell the variance, which is that of a few of them.
+    """
+    totals = divergence(shape.totals(true), shape.totals(var.double()))
+    return totals + divergence(true, var, 0.5 * (true + var.detach().double()))
+
+
+def fit_gains(
+    module: nn.Module,
+    call: Callable[..., Any],
+    inputs: Sequence[Any],
+    truth: Truth,
+    shape: Shape,
+    steps: int,
+    rate: float,
+    advance: Callable[[], None],
+) -> Gains:
+    """Gains of every matrix by Adam, starting from 1."""
+    layers = [layer for _, layer in layers_of(module)]
+    logs = {
+        layer: {
+            name: torch.zeros(weight.spec.shape[0], device=layer._like.device, requires_grad=True)
+            for name, weight in layer.weights().items()
+            if weight.spec.gain is not None
+        }
+        for layer in layers
+    }
+    leaves = [leaf for own in logs.values() for leaf in own.values()]
+    optimizer = torch.optim.Adam(leaves, lr=rate)
+    # Down to a tenth: what the last steps leave is not the noise of a large step.
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda k: 0.55 + 0.45 * math.cos(math.pi * k / steps)
+    )
+    for _ in range(steps):
+        gains: Gains = {
+            layer: {name: leaf.exp() for name, leaf in own.items()} for layer, own in logs.items()
+        }
+        with enter_gains(gains):
+            found = run_watched(module, call, inputs)
+        loss = score(truth.output, found.output.var, shape)
+        inside = [
+            divergence(true, output.var)
+            for true, output in zip(truth.layers, found.layers, strict=True)
+        ]
+        loss = loss + torch.stack(inside).mean()
+        if not loss.requires_grad:
+            return {}  # no matrix has an uncertain input
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+        for leaf, grad in zip(leaves, grads, strict=True):
+            leaf.grad = torch.zeros_like(leaf) if grad is None else grad
+        optimizer.step()
+        schedule.step()
+        advance()
+    return {
+        # A matrix whose inputs are certain has no use for gains, and keeps none.
+        layer: {name: leaf.detach().exp() for name, leaf in own.items() if bool((leaf != 0).any())}
+        for layer, own in logs.items()
+    }
+
+
+def fit_scale(
+    true: Tensor, var: Tensor, shape: Shape, own: Tensor | None, per_step: bool, powered: bool
+) -> Scale | None:
+    """The scale whose totals over features diverge least; None where nothing is random.
+
+    Without a power it is the mean over sequences of t/v, which minimises the mean of d(t, s v).
+
+    Args:
+        own: variance that the module adds itself, and that no factor acts on
+    """
+    added = 0.0 if own is None else own.double()
+    t, v = shape.totals((true - added).clamp(min=0)), shape.totals((var - added).clamp(min=0))
+    if not per_step:
+        t, v = t.reshape(1, -1), v.reshape(1, -1)
+    is_random = (t > 0) & (v > 0)
+    if not bool(is_random.any(1).all()):
+        return None
+    log_level = torch.where(is_random, v, 1.0).log()
+    log_true = torch.where(is_random, t, 1.0).log()
+    power = _fit_power(log_level, log_true, is_random) if powered else None
+    if powered and power is None:
+        return None
+    ratio = (log_true - log_level * (1 if power is None else 1 + power)).exp()
+    factor = (ratio * is_random).sum(1) / is_random.sum(1)
+    time = shape.time if per_step and shape.time is not None else 0
+    if power is not None:
+        power = power.float().reshape([] if shape.time is None else [1])
+    return Scale(factor.float().reshape(*[1] * time, -1), power, own, own)
+
+
+def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor | None:
+    """The slope of log t over log v within steps, less 1; None where all sequences are alike."""
+    count = is_random.sum(1, keepdim=True)
+
+    def centred(x: Tensor) -> Tensor:
+        return torch.where(is_random, x - (x * is_random).sum(1, keepdim=True) / count, 0.0)
+
+    level, truth = centred(log_level), centred(log_true)
+    spread = (level * level).sum()
+    if not bool(spread > 1e-6 * is_random.sum()):
+        return None
+    slope: Tensor = (level * truth).sum() / spread - 1
+    return slope

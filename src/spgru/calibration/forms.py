@@ -1,0 +1,159 @@
+"""The forms that a calibration to drawn networks may take, and the choice among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spgru.calibration.fit import Gains, fit_gains, fit_scale, score
+from spgru.calibration.problem import Problem, hands_on
+from spgru.calibration.progress import Bar
+from spgru.calibration.report import CalibrationReport, by_step, spread_of
+from spgru.calibration.state import uncalibrate
+from spgru.calibration.truth import Own, Shape, device_of, drawn_truths, own_variance, run_watched
+from spgru.modes import enter_gains
+from spgru.nn.output_scale import OutputScale, Scale, attach_scale, scales_of
+
+__all__ = ["PLAIN", "Form", "FormName", "Found", "search"]
+
+PLAIN = "plain"
+FormName = Literal["auto", "gains", "scale"]
+
+
+class Form(NamedTuple):
+    """One way to calibrate."""
+
+    name: str
+    gains: Gains
+    scale: Scale | None
+    fitted: Tensor
+    """variance of the output on the sequences of the fit"""
+    held: Tensor
+    """on those held out"""
+
+    def apply(self, module: nn.Module) -> None:
+        """Put it in place of what the module has."""
+        uncalibrate(module)
+        for layer, gains in self.gains.items():
+            layer.set_gains_(gains)
+        if self.scale is not None:
+            scales = scales_of(module)
+            scale = scales[0] if scales else attach_scale(module)
+            scale.set_(self.scale)
+
+
+class Found(NamedTuple):
+    """All forms of one calibration, from simple to complex."""
+
+    forms: dict[str, Form]
+    scores: dict[str, float]
+    best: str
+    true: Tensor
+    """variance of drawn networks on the sequences held out"""
+    shape: Shape
+    draws: int
+    sequences: tuple[int, int]
+
+    def report(self) -> CalibrationReport:
+        plain, best = self.forms[PLAIN].held, self.forms[self.best].held
+        return CalibrationReport(
+            chosen=self.best,
+            scores=self.scores,
+            true_var=by_step(self.true, self.shape.time),
+            plain_var=by_step(plain, self.shape.time),
+            var=by_step(best, self.shape.time),
+            plain_spread=spread_of(self.true, plain),
+            spread=spread_of(self.true, best),
+            draws=self.draws,
+            sequences=self.sequences,
+        )
+
+
+def search(
+    problem: Problem,
+    scale: OutputScale | None,
+    form: FormName,
+    draws: int,
+    steps: int,
+    rate: float,
+    seed: int,
+    progress: bool,
+) -> Found:
+    """All forms, and the best of them on the sequences held out; the module stays as it is.
+
+    Args:
+        scale: of the module's output, None where there can be none
+    """
+    module, run, parts, shape = problem.module, problem.run, problem.parts, problem.shape
+    steps = 0 if form == "scale" else steps
+    gains: Gains = {}
+    with Bar(progress, draws + steps) as bar:
+        generator = torch.Generator(device_of(module)).manual_seed(seed)
+        fitted, held = drawn_truths(module, run, parts, draws, generator, bar.advance)
+        plain = Form(PLAIN, {}, None, *_variances(problem))
+        if not bool(((fitted.output > 0) & (plain.fitted > 0)).any()):
+            raise ValueError(
+                "nothing in the output is random: neither weights nor inputs have a variance that "
+                "reaches it; give the layers a weight_std above 0"
+            )
+        if steps:
+            gains = fit_gains(module, run, parts[0], fitted, shape, steps, rate, bar.advance)
+    bases = [plain]
+    if gains:
+        with enter_gains(gains):
+            bases.append(Form("gains", gains, None, *_variances(problem)))
+    own = own_variance(module, run, problem.inputs, shape)
+    scalable = form != "gains" and scale is not None and hands_on(run, scale, parts[1])
+    forms = []
+    for base in bases:
+        forms.append(base)
+        # Factors must be kept away from the module's own variance, which has to be known for that.
+        if scalable and not own.varies:
+            forms += _scaled_forms(base, fitted.output, shape, own)
+    scores = {one.name: score(held.output, one.held, shape).item() for one in forms}
+    return Found(
+        forms={one.name: one for one in forms},
+        scores=scores,
+        best=_choose(scores, draws),
+        true=held.output,
+        shape=shape,
+        draws=draws,
+        sequences=problem.counts,
+    )
+
+
+@torch.no_grad()
+def _variances(problem: Problem) -> list[Tensor]:
+    """Of the output on the sequences of the fit, and on those held out."""
+    return [
+        run_watched(problem.module, problem.run, part).output.var.double() for part in problem.parts
+    ]
+
+
+def _scaled_forms(base: Form, true: Tensor, shape: Shape, own: Own) -> Iterator[Form]:
+    """The form with scales, from simple to complex."""
+    steps = shape.time is not None
+    options = {"one scale": (False, False)}
+    if steps:
+        options["scale per step"] = (True, False)
+    options["scale by level"] = (steps, True)
+    for name, option in options.items():
+        scale = fit_scale(true, base.fitted, shape, own.constant, *option)
+        if scale is not None:
+            vars = (scale(var) for var in (base.fitted, base.held))
+            yield Form(f"gains, {name}" if base.gains else name, base.gains, scale, *vars)
+
+
+def _choose(scores: Mapping[str, float], draws: int) -> str:
+    """The best, or the first (they become more complex) that noise cannot tell from it.
+
+    A truth from n draws diverges from itself by 1 / (2 n).
+    """
+    # A fit that went astray has no score.
+    known = {name: value for name, value in scores.items() if math.isfinite(value)}
+    least = min(known.values())
+    return next(name for name, value in known.items() if value <= least + 0.5 / draws)

@@ -1,0 +1,213 @@
+"""Fits to what really happened: one factor for what the weights do not know, one for the noise.
+
+The variance of an outcome is that of the prediction, a (var - own) + b own, where `own` is what the
+module adds itself as noise; a module that adds none gets a constant for every feature. Likelihood
+decides, that of a Gaussian, on outcomes that no fit has seen.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgru.calibration.inputs import check_observed, check_outcomes
+from spgru.calibration.problem import Problem, hands_on
+from spgru.calibration.report import OutcomeReport, by_step
+from spgru.calibration.truth import Own, Shape, own_variance
+from spgru.nn.output_scale import OutputScale, Scale, first_moments
+
+__all__ = ["Outcomes", "conformal_factor", "find_scale"]
+
+
+class Outcomes(NamedTuple):
+    """A prediction and what happened, on some sequences. NaN in `y` is left out."""
+
+    mean: Tensor
+    var: Tensor
+    own: Tensor
+    """of `var`, what the module adds itself"""
+    y: Tensor
+
+
+def _nll(outcomes: Outcomes, var: Tensor) -> Tensor:
+    """Mean of -log N(y; mean, var) over what was observed."""
+    seen = ~outcomes.y.isnan()
+    error = torch.where(seen, outcomes.y - outcomes.mean, 0.0)
+    nll = 0.5 * (error.square() / var + var.log() + math.log(2 * math.pi))
+    # Where var is 0 the prediction claims to be certain: infinitely bad, unless it is right.
+    return torch.where(seen, nll, 0.0).sum() / seen.sum()
+
+
+def _fit(outcomes: Outcomes, own: Own, shape: Shape, steps: int = 300) -> dict[str, Scale]:
+    """Scales by name, from simple to complex."""
+    squares = (outcomes.y - outcomes.mean).square()
+    ratio = squares / outcomes.var
+    found: dict[str, Scale] = {}
+    if bool((outcomes.var > 0).all()):
+        # The variance that makes outcomes most likely has a mean of z^2 of 1.
+        one = ratio.nanmean().reshape(1)
+        found["one factor"] = Scale(one.float())
+        if shape.time is not None:
+            ordered = ratio.movedim(shape.time, 0).flatten(1).nanmean(1)
+            if bool(ordered.isfinite().all()) and bool((ordered > 0).all()):
+                factor = ordered.float().reshape(*[1] * shape.time, -1)
+                found["factor per step"] = Scale(factor)
+    found["weights and noise"] = _two_factors(outcomes, own, shape, steps)
+    return found
+
+
+def _two_factors(outcomes: Outcomes, own: Own, shape: Shape, steps: int) -> Scale:
+    """v = a (var - own) + b own, or a var + b for every feature where there is no own."""
+    before = 1 if shape.time is None else 2
+    squares = (outcomes.y - outcomes.mean).square()
+    start = squares.flatten(0, before - 1).nanmean(0)
+    floor = 1e-8 * squares.nanmean().clamp(min=torch.finfo(torch.float32).tiny)
+    has_own = own.varies or own.constant is not None
+    log_a = torch.zeros((), dtype=torch.float64, device=squares.device, requires_grad=True)
+    log_b = (torch.zeros_like(log_a) if has_own else (0.5 * start + floor).log()).requires_grad_()
+    rest = (outcomes.var - outcomes.own).clamp(min=0)
+    optimizer = torch.optim.LBFGS(
+        [log_a, log_b], lr=1.0, max_iter=steps, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        noise = log_b.exp() * outcomes.own if has_own else log_b.exp()
+        value = _nll(outcomes, log_a.exp() * rest + noise + floor)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    factor, noise = log_a.detach().exp().float().reshape(1), log_b.detach().exp().float()
+    if own.varies:
+        return Scale(factor, noise_factor=noise)
+    if own.constant is not None:
+        return Scale(factor, own=own.constant, noise=noise * own.constant)
+    return Scale(factor, noise=noise)
+
+
+def conformal_factor(outcomes: Outcomes, var: Tensor, level: float) -> Tensor:
+    """The factor on the variance with which central intervals of that level hold, split conformal.
+
+    Of n outcomes that no fit has seen, the ceil((n + 1) level)-th smallest |z| takes the place of
+    the Gaussian's quantile; then the interval of an exchangeable outcome holds with at least that
+    probability (Lei et al. 2018). One line of sorting: libraries that do it (torchcp) bring
+    classifiers and graphs with them.
+    """
+    z = ((outcomes.y - outcomes.mean).abs() / var.sqrt()).flatten()
+    z = z[~z.isnan()].sort().values
+    rank = math.ceil((len(z) + 1) * level)
+    if rank > len(z):
+        raise ValueError(
+            f"a level of {level} takes more than {level / (1 - level) - 1:.4g} outcomes held out "
+            f"of the fit, and there are {len(z)}; pass more sequences or a lower level"
+        )
+    return (z[rank - 1] / NormalDist().inv_cdf((1 + level) / 2)).square()
+
+
+def find_scale(
+    problem: Problem, scale: OutputScale | None, y: Tensor, level: float | None
+) -> tuple[Scale | None, OutcomeReport]:
+    """The scale to put in place of the module's, None to leave it, and what it does."""
+    run, inputs, shape = problem.run, problem.inputs, problem.shape
+    if scale is None or not hands_on(run, scale, inputs):
+        raise ValueError(
+            f"the output of {type(problem.module).__name__} has no place for a scale; calibrate a "
+            "module that returns the layer's output, without call="
+        )
+    with torch.no_grad():
+        output = first_moments(run(*inputs)).to(torch.float64)
+    check_outcomes(y, output)
+    own = own_variance(problem.module, run, inputs, shape)
+    known = *output, own.found, y.to(output.mean)
+    fitted, held = (
+        Outcomes(*(part.index_select(shape.batch, index.to(part.device)) for part in known))
+        for index in problem.numbers
+    )
+    check_observed(fitted.y, held.y)
+    found = {"plain": Scale(torch.ones(1, device=output.device)), **_fit(fitted, own, shape)}
+    composed = {name: _compose(outer, scale.scale) for name, outer in found.items()}
+    variances = {
+        name: _with_noise(found[name], held)(held.var)
+        for name, possible in composed.items()
+        if possible is not None
+    }
+    scores = {name: _nll(held, var).item() for name, var in variances.items()}
+    # One that claims certainty and is wrong has no finite score.
+    best = min(scores, key=lambda name: scores[name] if math.isfinite(scores[name]) else math.inf)
+    chosen, var = composed[best], variances[best]
+    if level is not None and chosen is not None:
+        factor = conformal_factor(held, var, level)
+        chosen, var = _times(chosen, factor.float()), factor * var
+    report = outcome_report(best, scores, held, var, shape, level)
+    return None if best == "plain" and level is None else chosen, report
+
+
+def _with_noise(scale: Scale, outcomes: Outcomes) -> Scale:
+    """The scale with `own` in the shape of these outcomes, where it depends on the input."""
+    if scale.noise_factor is None:
+        return scale
+    return scale._replace(own=outcomes.own, noise=scale.noise_factor * outcomes.own)
+
+
+def _times(scale: Scale, factor: Tensor) -> Scale:
+    """The scale, and then this factor on everything."""
+    return scale._replace(
+        factor=scale.factor * factor,
+        noise=None if scale.noise is None else scale.noise * factor,
+        noise_factor=None if scale.noise_factor is None else scale.noise_factor * factor,
+    )
+
+
+def _compose(outer: Scale, inner: Scale | None) -> Scale | None:
+    """One scale in place of two, None where there is none."""
+    if inner is None:
+        return outer
+    if inner.noise is None and inner.noise_factor is None:
+        factor = outer.factor
+        if inner.factor.numel() > 1 < factor.numel() and factor.shape != inner.factor.shape:
+            return None
+        return outer._replace(factor=factor * inner.factor, power=inner.power)
+    if outer.factor.numel() > 1:
+        return None  # noise has no factor for each step
+    if outer.noise is None and outer.noise_factor is None:
+        return _times(inner, outer.factor.reshape(()))
+    if outer.noise_factor is not None:
+        if inner.noise_factor is None:
+            return None
+        noise_factor = inner.noise_factor * outer.noise_factor
+        return inner._replace(factor=inner.factor * outer.factor, noise_factor=noise_factor)
+    return inner._replace(factor=inner.factor * outer.factor, noise=outer.noise)
+
+
+def outcome_report(
+    chosen: str,
+    scores: dict[str, float],
+    outcomes: Outcomes,
+    var: Tensor,
+    shape: Shape,
+    level: float | None,
+) -> OutcomeReport:
+    squared = (outcomes.y - outcomes.mean).square()
+    shown = 0.9 if level is None else level
+    width = NormalDist().inv_cdf((1 + shown) / 2) ** 2
+    seen = ~outcomes.y.isnan()
+
+    def coverage(v: Tensor) -> float:
+        return ((squared <= width * v) & seen).sum().item() / seen.sum().item()
+
+    return OutcomeReport(
+        chosen=chosen,
+        scores=scores,
+        plain_squares=by_step(squared / outcomes.var, shape.time),
+        squares=by_step(squared / var, shape.time),
+        plain_coverage=coverage(outcomes.var),
+        coverage=coverage(var),
+        level=shown,
+        missing=int((~seen).sum()),
+        sequences=outcomes.y.shape[shape.batch],
+    )

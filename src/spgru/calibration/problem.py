@@ -1,0 +1,70 @@
+"""What a calibration is about: a module, how it is called, and sequences in two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spgru.calibration.inputs import (
+    as_arguments,
+    check_inputs,
+    count_sequences,
+    find_shape,
+    select,
+    split,
+)
+from spgru.calibration.truth import Shape
+from spgru.modes import enter_watching
+from spgru.nn.output_scale import OutputScale, first_moments
+
+__all__ = ["Problem", "hands_on", "pose"]
+
+
+class Problem(NamedTuple):
+    module: nn.Module
+    run: Callable[..., Any]
+    """what is called with the inputs"""
+    inputs: tuple[Any, ...]
+    shape: Shape
+    """of the output"""
+    numbers: tuple[Tensor, Tensor]
+    """of the sequences of the fit, and of those held out"""
+    parts: list[Any]
+    """inputs of each"""
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        fitted, held = self.numbers
+        return len(fitted), len(held)
+
+
+def pose(
+    module: nn.Module,
+    x: Any,
+    call: Callable[..., Any] | None,
+    held_out: float,
+    batch_dim: int | None,
+    time_dim: int | None,
+    seed: int,
+) -> Problem:
+    """For the arguments see `spgru.calibrate`."""
+    if not 0 < held_out < 1:
+        raise ValueError(f"held_out is a share between 0 and 1, got {held_out}")
+    inputs = as_arguments(x)
+    check_inputs("x", inputs)
+    run = call or getattr(module, "calibration_output", None) or module
+    dim, shape = find_shape(module, run, inputs, batch_dim, time_dim)
+    numbers = split(count_sequences(inputs, dim), held_out, seed)
+    parts = [select(inputs, dim, index) for index in numbers]
+    return Problem(module, run, inputs, shape, numbers, parts)
+
+
+def hands_on(run: Callable[..., Any], scale: OutputScale, inputs: Sequence[Any]) -> bool:
+    """Whether what the scale gives is what `run` gives."""
+    given: list[Any] = []
+    with torch.no_grad(), enter_watching({scale: given}):
+        output = first_moments(run(*inputs))
+    return any(value is output for value in given)

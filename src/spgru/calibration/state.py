@@ -1,0 +1,109 @@
+"""The calibration of a module: take it out, leave it out, load it; and keep still for a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgru.modes import enter_gains
+from spgru.nn.layer import Layer, layers_of
+from spgru.nn.output_scale import CHILD, OutputScale, attach_scale, detach_scale, scales_of
+from spgru.nn.weight import gain_name
+
+__all__ = [
+    "at_rest", "calibration_state", "is_calibrated", "load_calibration", "make_room", "uncalibrate",
+    "uncalibrated",
+]  # fmt: skip
+
+
+def uncalibrate(module: nn.Module) -> None:
+    """Take gains and factors out again: the plain closed form, bit for bit."""
+    for _, layer in layers_of(module):
+        layer.set_gains_({})
+    for child in module.modules():
+        detach_scale(child)
+    for scale in scales_of(module):
+        scale.set_(None)
+
+
+def is_calibrated(module: nn.Module) -> bool:
+    """Whether there are gains or factors in it."""
+    return bool(calibration_state(module))
+
+
+@contextmanager
+def uncalibrated(module: nn.Module) -> Iterator[None]:
+    """Within this block the module runs in the plain closed form, for a comparison."""
+    layers: list[nn.Module] = [layer for _, layer in layers_of(module)]
+    with enter_gains({child: {} for child in (*layers, *scales_of(module))}):
+        yield
+
+
+def load_calibration(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
+    """`module.load_state_dict` for a state dict saved after `calibrate`.
+
+        torch.save(model.state_dict(), "model.pt")
+        spgru.load_calibration(Model(), torch.load("model.pt"))
+
+    Only a module of your own whose output was scaled needs it: the scale is a child that a new
+    module does not have. Layers and models of this package make room for their own.
+    """
+    make_room(module, state_dict)
+    module.load_state_dict(state_dict)
+
+
+def make_room(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
+    """Give a module the buffers of the calibration in a state dict, and no others."""
+    if f"{CHILD}.factor" in state_dict and not isinstance(module._modules.get(CHILD), OutputScale):
+        attach_scale(module)
+    for name, child in module.named_modules():
+        if isinstance(child, (Layer, OutputScale)):
+            child.make_room(state_dict, f"{name}." if name else "")
+
+
+def calibration_state(module: nn.Module) -> dict[str, Tensor]:
+    """The part of the state dict that `calibrate` has added."""
+    found: dict[str, Tensor] = {}
+    for name, child in module.named_modules():
+        prefix = f"{name}." if name else ""
+        if isinstance(child, Layer):
+            gains = {gain_name(weight): gain for weight, gain in child.gains().items()}
+            found |= {prefix + key: gain for key, gain in gains.items()}
+        elif isinstance(child, OutputScale):
+            found |= {prefix + key: value for key, value in child.named_buffers()}
+    return found
+
+
+@contextmanager
+def at_rest(module: nn.Module, seed: int) -> Iterator[OutputScale | None]:
+    """Within: evaluation, parameters that do not learn, and a scale to try.
+
+    Afterwards everything is as it was, a scale included that the module did not have.
+    """
+    training = {child: child.training for child in module.modules()}
+    learning = {parameter: parameter.requires_grad for parameter in module.parameters()}
+    scales = scales_of(module)
+    is_new = not scales and not isinstance(module, Layer)
+    try:
+        if is_new:
+            scales = [attach_scale(module)]
+        module.eval()
+        module.requires_grad_(False)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            # Modules with real dropout, or a random part of their own, draw from here.
+            stack.enter_context(torch.random.fork_rng())
+            torch.manual_seed(seed)
+            yield scales[0] if len(scales) == 1 else None
+    finally:
+        if is_new:
+            detach_scale(module)
+        for child, mode in training.items():
+            child.training = mode
+        for parameter, learns in learning.items():
+            parameter.requires_grad_(learns)

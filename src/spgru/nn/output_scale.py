@@ -1,0 +1,160 @@
+"""Factors on the variance of a module's output: what `spgru.calibrate` may add to a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from spgru.modes import gains_of, watch
+from spgru.moments import Moments
+from spgru.nn.contexts import at_mean
+
+__all__ = [
+    "CHILD", "OutputScale", "Scale", "attach_scale", "detach_scale", "first_moments", "scales_of",
+]  # fmt: skip
+
+CHILD = "output_scale"
+"""Name of the child that `attach_scale` gives a module."""
+
+
+class Scale(NamedTuple):
+    """From the variance of an output to another one.
+
+        var' = factor_t V^power (var - own) + noise
+
+    Of the variance, `own` is what the module adds itself, and not its weights; V is the mean of the
+    rest over the features of a step and sequence. The factor keeps the ranking of features; the
+    power lets a sequence with more variance than others have a larger or smaller factor.
+    """
+
+    factor: Tensor
+    """(S,) if time is the first dimension, (1, S) if it is the second; (1,) for all steps. Later
+    steps have the factor of the last"""
+    power: Tensor | None = None
+    """() where features follow the sequences, (1,) where time is there too; None for 0"""
+    own: Tensor | None = None
+    """shape of the features; None for 0"""
+    noise: Tensor | None = None
+    """likewise"""
+    noise_factor: Tensor | None = None
+    """(), where `own` depends on the input: it is found by a pass with weights at their means, and
+    `noise` is it times this factor"""
+
+    def __call__(self, var: Tensor) -> Tensor:
+        """(T, B, *features), (B, T, *features) or (B, *features) -> the same"""
+        factor, power = self.factor, self.power
+        time = factor.ndim - 1
+        if factor.numel() > 1:
+            if var.ndim <= time:
+                raise ValueError(
+                    f"the output has {var.ndim} dimensions but was calibrated with time as "
+                    f"dimension {time}; calibrate the module again, or `spgru.uncalibrate` it"
+                )
+            steps = torch.arange(var.shape[time], device=factor.device)
+            factor = factor.index_select(time, steps.clamp(max=factor.shape[time] - 1))
+        factor = factor.reshape(factor.shape + (1,) * (var.ndim - factor.ndim)).to(var)
+        # Rounding must not take more away than there is.
+        rest = var if self.own is None else (var - self.own.to(var)).clamp(min=0)
+        if power is not None:
+            features = tuple(range(1 + power.ndim, var.ndim))
+            level = rest.mean(features, keepdim=True) if features else rest
+            # Where all is certain there is nothing to scale, and no logarithm.
+            factor = factor * torch.where(level > 0, level, 1.0) ** power.to(var)
+        return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
+
+
+class OutputScale(nn.Module):
+    """Moments to the same moments with their variance scaled; as they are before calibration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in Scale._fields:
+            self.register_buffer(name, None)
+
+    @property
+    def scale(self) -> Scale | None:
+        """What calibration found, None before."""
+        if gains_of(self) is not None or self.factor is None:
+            return None
+        return Scale(*(getattr(self, name) for name in Scale._fields))
+
+    def set_(self, scale: Scale | None) -> None:
+        for name in Scale._fields:
+            value = None if scale is None else getattr(scale, name)
+            setattr(self, name, None if value is None else value.detach().clone())
+
+    def forward(self, x: Moments, own: Tensor | None = None) -> Moments:
+        """(T, B, ...) or (B, T, ...) -> the same; `own` where it depends on the input."""
+        scale, found = self.scale, x
+        if scale is not None:
+            if own is not None and scale.noise_factor is not None:
+                scale = scale._replace(own=own, noise=scale.noise_factor.to(own) * own)
+            found = Moments(x.mean, scale(x.var))
+        watch(self, found)
+        return found
+
+    def make_room(self, state_dict: Mapping[str, Any], prefix: str) -> None:
+        """Have the buffers that the state dict has."""
+        for name in Scale._fields:
+            loaded = state_dict.get(prefix + name)
+            setattr(self, name, None if loaded is None else torch.empty_like(loaded))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        self.make_room(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def first_moments(output: Any) -> Moments:
+    """The first Moments of what a module returns: its output, before states and the like."""
+    for leaf in pytree.tree_leaves(output, is_leaf=_is_moments):
+        if isinstance(leaf, Moments):
+            return leaf
+    raise TypeError(
+        f"the module returns {type(output).__name__} without Moments; return the Moments, or pass "
+        "call=, a function of the inputs that does"
+    )
+
+
+def _is_moments(value: Any) -> bool:
+    return isinstance(value, Moments)
+
+
+def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
+    """The hook: the first Moments scaled, everything else as it is."""
+    child: Any = module.get_submodule(CHILD)
+    first, own = first_moments(output), None
+    if child.scale is not None and child.scale.noise_factor is not None:
+        with at_mean(module):
+            # Not the module's call, which would come here again.
+            own = first_moments(module.forward(*arguments, **keywords)).var
+    scaled = child(first, own)
+    return pytree.tree_map(
+        lambda value: scaled if value is first else value, output, is_leaf=_is_moments
+    )
+
+
+def scales_of(module: nn.Module) -> list[OutputScale]:
+    return [child for child in module.modules() if isinstance(child, OutputScale)]
+
+
+def attach_scale(module: nn.Module) -> OutputScale:
+    """Give a module of any class a scale of its own output."""
+    scale = OutputScale()
+    module.add_module(CHILD, scale)
+    module.register_forward_hook(_scale, with_kwargs=True)
+    return scale
+
+
+def detach_scale(module: nn.Module) -> None:
+    """Take away what `attach_scale` gave."""
+    for key in [key for key, hook in module._forward_hooks.items() if hook is _scale]:
+        del module._forward_hooks[key]
+        module._forward_hooks_with_kwargs.pop(key, None)
+    if isinstance(module._modules.get(CHILD), OutputScale):
+        del module._modules[CHILD]

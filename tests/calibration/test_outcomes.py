@@ -1,0 +1,138 @@
+"""`calibrate` to what really happened: known factors, intervals that hold, what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spgru
+from spgru import Moments
+from spgru.calibration.outcomes import Outcomes, conformal_factor
+
+
+class Model(nn.Module):
+    """Certain mean 0; a variance from the weights that depends on the input, and noise."""
+
+    def __init__(self, noise: float = 0.0, varies: bool = False) -> None:
+        super().__init__()
+        self.linear = spgru.Linear(1, 2, bias=False, weight_std=0.5)
+        nn.init.zeros_(self.linear.weight)
+        self.noise, self.varies = noise, varies
+
+    def forward(self, x: Tensor) -> Moments:
+        y = self.linear(x)
+        noise = self.noise * (1 + x.abs()) if self.varies else self.noise
+        return Moments(y.mean, y.var + noise)
+
+
+def _data(a: float, b: Any) -> tuple[Tensor, Tensor]:
+    """Sequences (400, 5, 1), and outcomes of variance a x^2 / 4 + b."""
+    x = 3 * torch.randn(400, 5, 1)
+    return x, (a * 0.25 * x**2 + b).sqrt() * torch.randn(400, 5, 2)
+
+
+def test_one_factor_for_weights_and_one_for_the_noise() -> None:
+    model = Model(noise=0.5)
+    x, y = _data(a=4.0, b=0.2)
+    report = spgru.calibrate(model, x, y)
+    assert report.chosen == "weights and noise"
+    scale = model.output_scale.scale
+    # Of 3,000 outcomes a variance is known to 3 %.
+    assert scale.factor.item() == pytest.approx(4.0, rel=0.15)
+    assert scale.noise.tolist() == pytest.approx([0.2, 0.2], rel=0.25)
+    var = model(x).var
+    assert torch.allclose(var, 4 * 0.25 * x**2 + 0.2, rtol=0.25)
+    assert report.squares.mean().item() == pytest.approx(1, abs=0.1)
+    assert report.coverage == pytest.approx(0.9, abs=0.03)
+    assert "before" in str(report)
+    assert report.to_dict()["missing"] == 0
+    spgru.uncalibrate(model)
+    assert torch.equal(model(x).var, Model.forward(model, x).var)
+
+
+def test_a_module_without_noise_gets_some_for_every_feature() -> None:
+    model = Model()
+    x, y = _data(a=2.0, b=torch.tensor([0.1, 1.0]))
+    spgru.calibrate(model, x, y)
+    scale = model.output_scale.scale
+    assert scale.factor.item() == pytest.approx(2.0, rel=0.15)
+    assert scale.noise.tolist() == pytest.approx([0.1, 1.0], rel=0.25)
+
+
+def test_noise_that_depends_on_the_input() -> None:
+    """It is found by a pass at the means of the weights, here and at every call afterwards."""
+    model = Model(noise=0.5, varies=True)
+    x = 3 * torch.randn(400, 5, 1)
+    y = (3 * 0.25 * x**2 + 0.1 * (1 + x.abs())).sqrt() * torch.randn(400, 5, 2)
+    report = spgru.calibrate(model, x, y)
+    assert report.chosen == "weights and noise"
+    scale = model.output_scale.scale
+    assert scale.noise_factor.item() == pytest.approx(0.2, rel=0.35)
+    expected = 3 * 0.25 * x**2 + 0.1 * (1 + x.abs())
+    assert torch.allclose(model(x).var.mean(0), expected.mean(0), rtol=0.15)
+
+
+def test_outcomes_after_drawn_networks() -> None:
+    """The factors act on what the first calibration made of the variance."""
+    model = Model()
+    x, y = _data(a=2.0, b=0.3)
+    spgru.nn.output_scale.attach_scale(model).set_(
+        spgru.nn.output_scale.Scale(torch.linspace(1, 2, 5)[None])
+    )
+    first = model(x).var
+    spgru.calibrate(model, x, y)
+    scale = model.output_scale.scale
+    ratio = scale.factor / torch.linspace(1, 2, 5)[None]
+    assert torch.allclose(ratio, ratio[:, :1].expand(1, 5))
+    assert torch.allclose(model(x).var, ratio[0, 0] * first + scale.noise, rtol=1e-4)
+
+
+def test_outcomes_that_were_not_observed() -> None:
+    x, y = _data(a=4.0, b=0.2)
+    holes = torch.rand(y.shape) < 0.5
+    models = Model(noise=0.5), Model(noise=0.5)
+    report = spgru.calibrate(models[0], x, y.masked_fill(holes, torch.nan))
+    assert report.missing > 0
+    assert "not observed" in str(report)
+    assert models[0].output_scale.scale.factor.item() == pytest.approx(4, rel=0.25)
+    with pytest.raises(ValueError, match="NaN for all"):
+        spgru.calibrate(models[1], x, torch.full_like(y, torch.nan))
+    assert list(models[1].state_dict()) == list(Model().state_dict())
+
+
+def test_intervals_hold_by_split_conformal() -> None:
+    """Outcomes with heavy tails, where no variance makes Gaussian intervals hold."""
+    model = Model(noise=0.5)
+    x = 3 * torch.randn(800, 5, 1)
+
+    def outcomes() -> Tensor:
+        heavy = torch.distributions.StudentT(2.5).sample((800, 5, 2))
+        return (0.25 * x**2 + 0.5).sqrt() * heavy
+
+    report = spgru.calibrate(model, x, outcomes(), level=0.9)
+    inside = spgru.metrics.coverage(model(x), outcomes(), 0.9).item()
+    assert inside == pytest.approx(0.9, abs=0.02)
+    assert report.coverage >= 0.9
+    few = Outcomes(torch.zeros(8), torch.ones(8), torch.zeros(8), torch.randn(8))
+    with pytest.raises(ValueError, match="takes more than 8 outcomes"):
+        conformal_factor(few, few.var, 0.9)
+
+
+def test_outcomes_that_cannot_be_used() -> None:
+    model, (x, y) = Model(), _data(1.0, 0.1)
+    for wrong, kind, message in (
+        (y[:3], ValueError, "must be equal"),
+        (y * torch.inf, ValueError, "infinite"),
+        ([1.0], TypeError, "must be a Tensor"),
+    ):
+        with pytest.raises(kind, match=message):
+            spgru.calibrate(model, x, wrong)
+    with pytest.raises(ValueError, match="level must lie"):
+        spgru.calibrate(model, x, y, level=2.0)
+    with pytest.raises(ValueError, match="no place for a scale"):
+        spgru.calibrate(spgru.GRU(1, 2), torch.randn(5, 6, 1), torch.randn(5, 6, 2))
+    with pytest.raises(ValueError, match="at least 4 sequences"):
+        spgru.calibrate(model, x[:2, :3], y[:2, :3])

@@ -1,0 +1,192 @@
+"""Gains of rows: W.var + g W^2 in every backend, in a stream, packed, compiled, exported, saved."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from kernel_cases import DEVICE, KERNELS, gradients
+from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils._pytree import tree_leaves
+
+import spgru
+from spgru import Moments
+from spgru.functional import Affine
+from spgru.models import ConvGRUCell
+from spgru.modes import enter_gains
+
+LAYERS = {
+    "GRU": (spgru.GRU, {}),
+    "GRU, reset before": (spgru.GRU, {"reset_after": False}),
+    "LSTM": (spgru.LSTM, {}),
+    "RNN": (spgru.RNN, {}),
+    "two layers, both ways": (spgru.GRU, {"num_layers": 2, "bidirectional": True}),
+    "projected LSTM": (spgru.LSTM, {"proj_size": 5}),
+}
+
+
+def _random_gains(layer: Any) -> dict[str, Tensor]:
+    shapes = {name: weight.spec.shape for name, weight in layer.weights().items()}
+    return {name: 4 * torch.rand(shape[0]) for name, shape in shapes.items() if len(shape) > 1}
+
+
+def _calibrated(kind: str, size: int = 16, **options: Any) -> Any:
+    cls, own = LAYERS[kind]
+    layer = cls(3, size, weight_std=0.1, **own, **options)
+    layer.set_gains_(_random_gains(layer))
+    return layer
+
+
+def _reference(kind: str, layer: Any, size: int = 16) -> Any:
+    cls, own = LAYERS[kind]
+    truth = cls(3, size, dtype=torch.float64, backend="reference", device=DEVICE, **own)
+    truth.load_state_dict(layer.state_dict())
+    return truth
+
+
+def _uncertain(*shape: int, dtype: torch.dtype = torch.float32) -> Moments:
+    x = Moments(torch.randn(shape), torch.rand(shape)).to(dtype)
+    return Moments(x.mean.to(DEVICE), x.var.to(DEVICE))
+
+
+def test_second_moment_with_a_gain_by_definition() -> None:
+    weight = Moments(torch.randn(4, 3).double(), torch.rand(4, 3).double())
+    gain, x = torch.rand(4).double(), Moments(torch.randn(3).double(), torch.rand(3).double())
+    found = Affine.of(weight, gain=gain)(x)
+    for row in range(4):
+        mean, var = weight.mean[row], weight.var[row]
+        expected = sum(
+            var[i] * x.mean[i] ** 2 + (var[i] + gain[row] * mean[i] ** 2) * x.var[i]
+            for i in range(3)
+        )
+        assert found.var[row].item() == pytest.approx(float(expected), rel=1e-12)
+    certain = Affine.of(weight.mean, gain=gain)(x)
+    assert torch.allclose(certain.var, gain * (weight.mean**2 @ x.var))
+    # Rows of the map have rows of the gains.
+    assert torch.equal(Affine.of(weight, gain=gain).rows(1, 3)(x).var, found.var[1:3])
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+@pytest.mark.parametrize("kind", ["GRU", "GRU, reset before", "LSTM", "RNN"])
+def test_kernels_have_gains(kind: str, backend: Any) -> None:
+    if backend == "triton" and kind == "GRU, reset before":
+        pytest.skip("there is no such kernel")
+    layer = _calibrated(kind, backend=backend, device=DEVICE)
+    truth = _reference(kind, layer)
+    x = _uncertain(4, 3, 3)
+    gains = [name for name in layer.state_dict() if name.startswith("gain")]
+    assert gains == ["gain_w_ih_l0", "gain_w_hh_l0"]
+    plain = spgru.Moments(*(part.double() for part in x))
+    with enter_gains({truth: {}}):
+        without = truth(plain)[0].var
+    leaves = {}
+    for module, value in ((layer, x), (truth, plain)):
+        # Of the gains too there is a gradient.
+        given = {name: gain.clone().requires_grad_() for name, gain in module.gains().items()}
+        with enter_gains({module: given}):
+            out = module(value)[0]
+        (out.mean.sum() + 3 * out.var.sum()).backward()
+        leaves[module] = out, list(given.values())
+    (found, found_gains), (exact, exact_gains) = leaves[layer], leaves[truth]
+    assert (exact.var - without).norm() > 0.01 * without.norm()
+    for part, expected in zip(found, exact, strict=True):
+        assert (part.double() - expected).norm() < 1e-6 * expected.norm()
+    pairs = zip(gradients(layer), gradients(truth), strict=True)
+    more = ((a.grad, b.grad) for a, b in zip(found_gains, exact_gains, strict=True))
+    for grad, expected in [*pairs, *more]:
+        assert (grad.double() - expected).norm() < 2e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_streams_and_packed_sequences(kind: str) -> None:
+    """A step is one call of C here, and rows that have ended stay where they are."""
+    layer, x = _calibrated(kind), _uncertain(5, 2, 3).mean
+    truth = _reference(kind, layer.to(DEVICE))
+    with torch.no_grad():
+        if not layer.bidirectional:
+            state, outputs = None, []
+            for x_t in x:
+                out, state = layer.step(x_t, state)
+                outputs.append(out)
+            streamed = spgru.stack(outputs)
+            expected = truth(x.double())[0]
+            assert torch.allclose(streamed.var.double(), expected.var, rtol=1e-5, atol=1e-9)
+        lengths = [x[:5, 0], x[:3, 1]]
+        packed, _ = layer(pack_sequence(lengths))
+        expected, _ = truth(pack_sequence([part.double() for part in lengths]))
+        assert torch.allclose(packed.var.data.double(), expected.var.data, rtol=1e-5, atol=1e-9)
+
+
+def test_convolutions_have_gains() -> None:
+    cell = ConvGRUCell(2, 4, 3, weight_std=0.1)
+    cell.set_gains_(_random_gains(cell))
+    truth = ConvGRUCell(2, 4, 3, dtype=torch.float64, backend="reference")
+    truth.load_state_dict(cell.state_dict())
+    x, h = _uncertain(2, 2, 5, 5), _uncertain(2, 4, 5, 5)
+    found = cell(x, h)
+    expected = truth(Moments(x.mean.double(), x.var.double()), h.to(torch.float64))
+    assert torch.allclose(found.var.double(), expected.var, rtol=1e-5)
+    layer = spgru.Conv2d(2, 3, 3)
+    plain = layer(x).var
+    layer.set_gains_({"weight": torch.full((3,), 2.0)})
+    passed = torch.nn.functional.conv2d(x.var, layer.weight**2)
+    assert torch.allclose(layer(x).var, plain + passed, rtol=1e-5)
+
+
+def test_gains_travel_with_the_layer() -> None:
+    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3)
+    plain = spgru.GRU(3, 16)
+    assert not any(name.startswith("gain") for name in plain.state_dict())
+    expected = layer(x)[0].var
+    plain.load_state_dict(layer.state_dict())
+    assert torch.equal(plain(x)[0].var, expected)
+    assert torch.equal(copy.deepcopy(layer)(x)[0].var, expected)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x)[0].var, expected)
+    assert layer.double().gain_w_hh_l0.dtype == torch.float64
+    assert layer.half().gain_w_hh_l0.dtype == torch.float16
+    # Gains belong to weights: other weights have none.
+    without = spgru.GRU(3, 16)
+    plain.load_state_dict(without.state_dict())
+    assert not plain.gains()
+    assert torch.equal(plain(x)[0].var, without(x)[0].var)
+    layer.reset_parameters()
+    assert not layer.gains()
+    with pytest.raises(ValueError, match="one for every row"):
+        layer.set_gains_({"weight_hh_l0": torch.ones(3)})
+
+
+def test_frozen_layers_notice_gains() -> None:
+    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3)
+    gains = layer.gains()
+    with torch.no_grad(), spgru.frozen(layer):
+        calibrated = layer(x)[0].var
+        layer.set_gains_({})
+        plain = layer(x)[0].var
+        layer.set_gains_(gains)
+        assert torch.equal(layer(x)[0].var, calibrated)
+        with enter_gains({layer: {}}):
+            assert torch.equal(layer(x)[0].var, plain)
+        assert not torch.equal(plain, calibrated)
+
+
+def test_gains_of_one_change_nothing() -> None:
+    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3)
+    layer.set_gains_({})
+    plain = [part.clone() for part in tree_leaves(layer(x))]
+    layer.set_gains_({name: torch.ones_like(gain) for name, gain in _random_gains(layer).items()})
+    for part, expected in zip(tree_leaves(layer(x)), plain, strict=True):
+        assert torch.equal(part, expected)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own torch.jit
+def test_compiled_and_exported() -> None:
+    layer, x = _calibrated("LSTM"), _uncertain(4, 2, 3).mean
+    expected = layer(x)[0].var
+    compiled = torch.compile(lambda x: layer(x)[0].var, fullgraph=True, backend="aot_eager")(x)
+    assert torch.allclose(compiled, expected, rtol=1e-5)
+    exported = torch.export.export(layer, (x,))
+    assert torch.allclose(exported.module()(x)[0].var, expected, rtol=1e-5)
