@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from numbers import Real
 from statistics import NormalDist
 from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, TypeVar
@@ -106,6 +108,65 @@ def _operate(function: Any, *operands: Any) -> Any:
     return _apply_rule(function, *operands)
 
 
+# -- who watches ----------------------------------------------------------------------------------
+
+Watcher = Callable[["Moments"], None]
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_watching = 0
+"""Blocks of `watching` that are open in any thread: all that is read while there is none."""
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Block in which `watcher` is called with all `Moments` that are made; it may change them."""
+    global _watching
+    token = _watcher.set(watcher)
+    _watching += 1
+    try:
+        yield
+    finally:
+        _watching -= 1
+        _watcher.reset(token)
+
+
+def _call_watcher(moments: Moments) -> None:
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(moments)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Block whose `Moments` no watcher sees."""
+    token = _watcher.set(None)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def watched_as_one(function: FunctionT) -> FunctionT:
+    """Decorator: of all `Moments` that the function makes a watcher sees those it returns."""
+
+    @wraps(function)
+    def one(*args: Any, **kwargs: Any) -> Any:
+        if not _watching:
+            return function(*args, **kwargs)
+        with unwatched():
+            result = function(*args, **kwargs)
+        return pytree.tree_map(
+            lambda value: Moments(*value) if isinstance(value, Moments) else value,
+            result,
+            is_leaf=lambda value: isinstance(value, Moments),
+        )
+
+    return one  # type: ignore[return-value]
+
+
 class SupportsNatural(Protocol):
     """Anything that turns moments into natural parameters: the classes of `spgru.families`."""
 
@@ -151,6 +212,8 @@ class Moments:
             and mean.device == var.device
         ):
             _check_fields(mean, var)
+        if _watching:
+            _call_watcher(self)
 
     @classmethod
     def __torch_function__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,9 +12,24 @@ from torch import Tensor
 from spgru.functional.products import MATRIX, Convolution, Product
 from spgru.moments import Moments, is_autocast, promote
 
-__all__ = ["Affine", "conv2d", "linear"]
+__all__ = ["Affine", "Tap", "conv2d", "linear"]
 
 Size2d = int | tuple[int, ...]
+
+
+class Tap(Protocol):
+    """Told of every use of a map; see `spgru.response`."""
+
+    needs_reference: bool
+    """whether what is computed must be torch's own operations"""
+
+    def __call__(
+        self, affine: Affine, x: Tensor | Moments, mean: Tensor, var: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The result of the map for x, which is to be used in place of `mean` and `var`."""
+
+    def rows(self, start: int) -> Tap:
+        """For the map to outputs from `start` on."""
 
 
 # eq=False: tensors have no equality to go by, and torch.compile hashes what it calls before it has
@@ -39,6 +54,7 @@ class Affine:
     """what W x means"""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """what follows from the weights, by any key; see `keep`"""
+    tap: Tap | None = None
 
     @staticmethod
     def of(
@@ -106,6 +122,7 @@ class Affine:
             changed(self.bias),
             changed(self.bias_var),
             self.product,
+            tap=self.tap,
         )
 
     def rows(self, start: int, stop: int) -> Affine:
@@ -113,7 +130,11 @@ class Affine:
         part = self._each(lambda tensor: tensor[start:stop])
         if self.weight_var is not None:
             part.cache["second moment"] = self.second_moment()[start:stop]
-        return part
+        return part if self.tap is None else replace(part, tap=self.tap.rows(start))
+
+    def second_moment_slope(self) -> Tensor:
+        """d (W.var + W.mean^2) / d W.mean (O, I)"""
+        return 2 * self.weight
 
     def __call__(self, x: Tensor | Moments) -> Any:
         """(*batch, I) -> (*batch, O).
@@ -131,6 +152,8 @@ class Affine:
         if x_var is not None:
             second = self._cast("second moment", self.second_moment())
             var = var + self.product(x_var, second, None)
+        if self.tap is not None:
+            mean, var = self.tap(self, x, mean, var)
         return Moments(mean, var)
 
     def _cast(self, name: str, tensor: Tensor) -> Tensor:

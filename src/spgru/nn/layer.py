@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Self, TypedDict
 
 import torch
@@ -19,8 +20,17 @@ from spgru.checks import (
 from spgru.families import Family, Parameterization, get
 from spgru.functional import Affine, Rule
 from spgru.functional.products import MATRIX, Product
-from spgru.modes import AtMean, Drawn, Frozen, frozen_of, record, records_of, weight_mode
-from spgru.moments import Moments, certain, is_autocast
+from spgru.modes import (
+    AtMean,
+    Drawn,
+    Frozen,
+    Responding,
+    frozen_of,
+    record,
+    records_of,
+    weight_mode,
+)
+from spgru.moments import Moments, certain, is_autocast, unwatched
 from spgru.nn.weight import (
     CERTAIN,
     StandardDeviation,
@@ -229,6 +239,8 @@ class Layer(nn.Module):
             return self.weight_moments(name)
         if isinstance(mode, AtMean):
             return getattr(self, name) if self._stores_means else self.weight_moments(name).mean
+        if isinstance(mode, Responding):
+            return mode.values[name]
         if mode.draws is not None:
             return mode.draws[name]
         return self.family.sample(self.weight_moments(name), mode.generator)
@@ -251,10 +263,11 @@ class Layer(nn.Module):
         Args:
             names: of the weights it is made from, which are all that it depends on
         """
-        frozen = frozen_of(self)
+        frozen, mode = frozen_of(self), weight_mode(self)
+        if isinstance(mode, Responding):
+            return _keep_tapped(mode, names, make)
         if frozen is None or not _may_keep():
             return make()
-        mode = weight_mode(self)
         if isinstance(mode, Drawn) and (mode.draws is None or not frozen.learns):
             return make()  # every block of drawn weights has its own, which must not pile up
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
@@ -292,7 +305,7 @@ class Layer(nn.Module):
     def _enter(self, value: Any) -> Any:
         """While weights are numbers, so is what enters: drawn or its mean, as they are."""
         mode = weight_mode(self)
-        if mode is None or isinstance(value, Tensor):
+        if mode is None or isinstance(mode, Responding) or isinstance(value, Tensor):
             return value
         return value.mean if isinstance(mode, AtMean) else self.family.sample(value, mode.generator)
 
@@ -380,6 +393,18 @@ def _make(make: Callable[[], Affine], frozen: Frozen) -> Affine:
     # copied, so that a change through .data, which torch does not count, leaves it whole.
     with torch.inference_mode(False), torch.no_grad():
         return make().frozen()
+
+
+def _keep_tapped(mode: Responding, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
+    if names not in mode.kept:
+        with unwatched():
+            affine = make()
+        weight, bias = names
+        mode.kept[names] = (
+            affine if mode.tap is None else replace(affine, tap=mode.tap(weight, bias))
+        )
+    kept: Affine = mode.kept[names]
+    return kept
 
 
 class _Kept:

@@ -1,0 +1,197 @@
+"""From gradients of every use of a weight to the variance that the weight causes.
+
+With dm and dv the gradients of an output by mean and variance of W x + b, and sums over the rows
+(steps, positions) of one sequence,
+
+    d E[y] / d W.mean = sum dm x.mean' + slope * sum dv x.var',    slope = d (W.var + W^2) / d W
+    d E[y] / d b.mean = sum dm
+
+are formed for a few sequences, outputs and rows of W at a time, squared, weighted with W.var and
+summed: what is kept is one number for each sequence and output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spgru.functional.linear import Affine
+from spgru.functional.products import Convolution, Matrix, SameConvolution
+from spgru.response.sequences import group
+from spgru.response.tape import Use
+
+__all__ = ["Block", "blocks_of", "by_bias", "by_entries", "by_weight"]
+
+
+class Block(NamedTuple):
+    """Rows of the gradients by one or several uses, sorted by sequence."""
+
+    x_mean: Tensor | None
+    """(length, B, groups, I)"""
+    x_var: Tensor | None
+    by_mean: Tensor
+    """(length, B, K, groups, O)"""
+    by_var: Tensor | None
+
+
+def blocks_of(
+    uses: Sequence[Use], by_mean: Sequence[Tensor], by_var: Sequence[Tensor],
+    sequences: Sequence[Tensor], count: int,
+) -> list[Block]:  # fmt: skip
+    """The uses of one weight, single steps joined.
+
+    Args:
+        by_mean: (K, *shape of the result) for each use
+        sequences: of every row, see `rows_of`
+        count: of sequences
+    """
+    blocks, singles = [], []
+    for use, mean, var, sequence in zip(uses, by_mean, by_var, sequences, strict=True):
+        how = group(sequence, count)
+
+        def sort(rows: Tensor, how: Tensor | tuple[int, int] = how) -> Tensor:
+            """(rows, ...) -> (length, B, ...)"""
+            if isinstance(how, Tensor):
+                padded = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
+                return padded[how].transpose(0, 1)
+            dim, length = how
+            if dim == 1:
+                return rows.unflatten(0, (length, count))
+            return rows.unflatten(0, (count, length)).transpose(0, 1)
+
+        x_mean, x_var = (None if x is None else sort(_inputs(use, x)) for x in (use.x_mean, use.x_var))
+        has_var = x_var is not None
+        block = Block(
+            x_mean, x_var, sort(rows_of(use, mean)), sort(rows_of(use, var)) if has_var else None
+        )
+        (singles if len(block.by_mean) == 1 else blocks).append(block)
+    for has_var in (False, True):
+        alike = [block for block in singles if (block.x_var is not None) == has_var]
+        if alike:
+            parts = zip(*alike, strict=True)
+            joined = [None if part[0] is None else torch.cat(part) for part in parts]
+            blocks.append(Block(*joined))  # type: ignore[arg-type]
+    return blocks
+
+
+def _groups(use: Use) -> int:
+    product = None if use.affine is None else use.affine.product
+    return product.groups if isinstance(product, Convolution) else 1
+
+
+def rows_of(use: Use, grads: Tensor) -> Tensor:
+    """(K, *shape of the result) -> (rows, K, groups, O)"""
+    if use.affine is not None and isinstance(use.affine.product, Convolution):
+        if use.mean.ndim == 3:
+            grads = grads.unsqueeze(1)
+        rows = grads.flatten(-2).permute(1, 3, 0, 2)  # (images, positions, K, O)
+        return rows.flatten(0, 1).unflatten(-1, (_groups(use), -1))
+    return grads.flatten(1, -2).transpose(0, 1).unsqueeze(2)
+
+
+def _inputs(use: Use, x: Tensor) -> Tensor:
+    """(rows, groups, I): for a convolution the window that every position sees"""
+    assert use.affine is not None
+    product, weight = use.affine.product, use.affine.weight
+    if isinstance(product, Matrix):
+        return x.reshape(-1, 1, x.shape[-1])
+    if isinstance(product, SameConvolution):
+        images = x.reshape(-1, *x.shape[-3:]).movedim(-1, 1)
+        product = Convolution(padding=weight.shape[-1] // 2)
+    elif isinstance(product, Convolution):
+        images = x if x.ndim == 4 else x.unsqueeze(0)
+    else:
+        raise TypeError(f"respond has no rule for products of the kind {type(product).__name__}")
+    kernel = weight.shape[2:]
+    stride, padding, dilation = product.stride, product.padding, product.dilation
+    if isinstance(padding, str):
+        images, padding = _pad_same(images, padding, kernel, dilation), 0
+    windows = F.unfold(images, kernel, dilation, padding, stride)  # (images, C k k, positions)
+    return windows.transpose(1, 2).flatten(0, 1).unflatten(-1, (product.groups, -1))
+
+
+def _pad_same(images: Tensor, padding: str, kernel: Sequence[int], dilation: object) -> Tensor:
+    if padding == "valid":
+        return images
+    steps = (dilation, dilation) if isinstance(dilation, int) else tuple(dilation)  # type: ignore[call-overload]
+    totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
+    widths = [part for total in reversed(totals) for part in (total // 2, total - total // 2)]
+    return F.pad(images, widths)
+
+
+def by_weight(affine: Affine, blocks: Sequence[Block], memory: int) -> Tensor:
+    """(B, K): the variance that one weight causes.
+
+    Args:
+        memory: bytes that gradients of the weight may take at a time
+    """
+    assert affine.weight_var is not None
+    count, outputs, groups = blocks[0].by_mean.shape[1:4]
+    rows = affine.weight.shape[0] // groups
+    inputs = affine.weight[0].numel()
+    slope = affine.second_moment_slope().reshape(groups, rows, inputs)
+    var = affine.weight_var.reshape(groups, rows, inputs)
+    # As many rows of the weight for as many sequences as fit.
+    entry = 2 * affine.weight.element_size() * outputs * inputs
+    height = max(1, min(rows, memory // entry))
+    width = max(1, min(count, memory // (entry * height)))
+    found = []
+    for start in range(0, count, width):
+        part: Tensor | float = 0.0
+        for g in range(groups):
+            for row in range(0, rows, height):
+                at = slice(start, start + width), g, slice(row, row + height)
+                part = part + _squared(blocks, *at, slope[g, at[2]], var[g, at[2]])
+        assert isinstance(part, Tensor)
+        found.append(part)
+    return torch.cat(found)
+
+
+def _squared(
+    blocks: Sequence[Block], sequences: slice, g: int, rows: slice, slope: Tensor, var: Tensor
+) -> Tensor:
+    """(B', K)"""
+    total: Tensor | None = None
+    spread: Tensor | None = None
+    for block in blocks:
+        grads = block.by_mean[:, sequences, :, g, rows]
+        count, outputs, height = grads.shape[1:]
+        assert block.x_mean is not None
+        # (B', K rows, length) by (B', length, I)
+        left = grads.flatten(2).permute(1, 2, 0)
+        right = block.x_mean[:, sequences, g].transpose(0, 1)
+        total = torch.bmm(left, right) if total is None else torch.baddbmm(total, left, right)
+        if block.x_var is not None and block.by_var is not None:
+            left = block.by_var[:, sequences, :, g, rows].flatten(2).permute(1, 2, 0)
+            right = block.x_var[:, sequences, g].transpose(0, 1)
+            spread = torch.bmm(left, right) if spread is None else torch.baddbmm(spread, left, right)
+    assert total is not None
+    total = total.view(count, outputs, height * slope.shape[-1])
+    if spread is not None:
+        total = torch.addcmul(total, spread.view(total.shape), slope.flatten())
+    return total.square() @ var.flatten()
+
+
+def by_bias(var: Tensor, blocks: Sequence[Block]) -> Tensor:
+    """(B, K): the variance that one bias causes."""
+    total = sum(block.by_mean.sum(0).flatten(2) for block in blocks)
+    assert isinstance(total, Tensor)
+    return total.square() @ var
+
+
+def by_entries(var: Tensor, grads: Tensor, sequence: Tensor, count: int) -> Tensor:
+    """(B, K): the variance that independent entries cause.
+
+    Args:
+        var: (entries,)
+        grads: (K, entries)
+        sequence: of every entry, -1 for none
+    """
+    parts = (grads.square() * var).T
+    known = sequence >= 0
+    zeros = parts.new_zeros(count, parts.shape[1])
+    return zeros.index_add(0, sequence[known], parts[known])
