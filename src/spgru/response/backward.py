@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spgru.response.arguments import Source
 from spgru.response.contraction import blocks_of, by_bias, by_entries, by_weight, rows_of
-from spgru.response.sequences import Layout, Mixed, find_sequences
+from spgru.response.sequences import Grouping, Layout, Mixed, find_sequences, group, project
 from spgru.response.tape import Noise, Tape, Use
 
 __all__ = ["Backward"]
+
+
+class _Places(NamedTuple):
+    """Which sequence everything belongs to."""
+
+    rows: Sequence[Grouping]
+    """of every use"""
+    entries: Sequence[Tensor]
+    """of every input and noise"""
 
 
 class Backward:
@@ -36,7 +46,6 @@ class Backward:
         self._entries = [*inputs, *(Source("noise", *noise) for noise in noises)]
         targets = [tensor for use in tape.uses for tensor in (use.mean, use.var)]
         self._targets = [*targets, *(source.mean for source in self._entries)]
-        self._is_used = [True] * len(self._targets)
 
     def variances(self, layouts: Iterable[Layout]) -> tuple[Layout, dict[str, Tensor]]:
         """The first layout that holds, and for each source the variance (slots, sequences)."""
@@ -52,19 +61,20 @@ class Backward:
             return {}
         seeds = layout.seeds(self._outputs)
         found: list[dict[str, Tensor]] = []
-        sequences: list[Tensor] | None = None
+        places: _Places | None = None
         start = 0
         while start < layout.slots:
             stop = min(layout.slots, start + self._at_once())
             grads = layout.one_hot(start, stop, self._outputs)
-            if sequences is None:
+            if places is None:
                 grads = [torch.cat(parts) for parts in zip(seeds, grads, strict=True)]
             gradients = self._differentiate(grads)
-            if sequences is None:
-                count = len(seeds[0])
-                sequences = self._sequences([part[:count] for part in gradients], layout)
-                gradients = [part[count:] for part in gradients]
-            found.append(self._contract(gradients, sequences, layout.sequences))
+            with torch.set_grad_enabled(self._tape.create_graph):
+                if places is None:
+                    count = len(seeds[0])
+                    places = self._find([part[:count].detach() for part in gradients], layout)
+                    gradients = [part[count:] for part in gradients]
+                found.append(self._contract(gradients, places, layout.sequences))
             start = stop
         return {name: torch.cat([part[name] for part in found], 1).T for name in found[0]}
 
@@ -98,15 +108,16 @@ class Backward:
 
     # -- sequences ----------------------------------------------------------------------------
 
-    def _sequences(self, seeds: Sequence[Tensor], layout: Layout) -> list[Tensor]:
-        """Of the rows of every use, and of the entries of every other source."""
-        found = []
+    def _find(self, seeds: Sequence[Tensor], layout: Layout) -> _Places:
+        rows = []
         for use, mean, var in self._by_use(seeds):
-            rows = torch.cat([rows_of(use, part).flatten(2) for part in (mean, var)], -1)
-            found.append(find_sequences(rows.transpose(0, 1).detach(), layout.sequences))
-        for part in self._by_entry(seeds):
-            found.append(find_sequences(part.detach().unsqueeze(-1), layout.sequences))
-        return found
+            parts = [project(rows_of(use, part).flatten(2)).T for part in (mean, var)]
+            rows.append(parts[0] + parts[1])
+        rows += self._by_entry(seeds)
+        lengths = [part.shape[1] for part in rows]
+        sequences = find_sequences(torch.cat(rows, 1), layout.sequences).split(lengths)
+        count = len(self._tape.uses)
+        return _Places(group(sequences[:count], layout.sequences), sequences[count:])
 
     def _by_use(self, gradients: Sequence[Tensor]) -> Iterable[tuple[Use, Tensor, Tensor]]:
         uses = self._tape.uses
@@ -119,7 +130,7 @@ class Backward:
     # -- variances ----------------------------------------------------------------------------
 
     def _contract(
-        self, gradients: Sequence[Tensor], sequences: Sequence[Tensor], count: int
+        self, gradients: Sequence[Tensor], places: _Places, count: int
     ) -> dict[str, Tensor]:
         """(sequences, K) for each source"""
         weights = self._tape.weights
@@ -135,7 +146,7 @@ class Backward:
         for (weight, bias, start), numbers in groups.items():
             alike = [uses[number] for number in numbers]
             blocks = blocks_of(
-                *zip(*alike, strict=True), [sequences[number] for number in numbers], count
+                *zip(*alike, strict=True), [places.rows[number] for number in numbers], count
             )
             affine = alike[0][0].affine
             if affine is not None:
@@ -144,8 +155,6 @@ class Backward:
                 rows = blocks[0].by_mean.shape[-1] * blocks[0].by_mean.shape[-2]
                 add(bias, by_bias(weights[bias].var[start : start + rows], blocks))
         entries = self._by_entry(gradients)
-        for source, part, sequence in zip(
-            self._entries, entries, sequences[len(uses) :], strict=True
-        ):
+        for source, part, sequence in zip(self._entries, entries, places.entries, strict=True):
             add(source.name, by_entries(source.var.flatten(), part, sequence, count))
         return parts

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from spgru.functional.linear import Affine
 from spgru.functional.products import Convolution, Matrix, SameConvolution
-from spgru.response.sequences import group
+from spgru.response.sequences import Grouping
 from spgru.response.tape import Use
 
 __all__ = ["Block", "blocks_of", "by_bias", "by_entries", "by_weight"]
@@ -40,20 +40,19 @@ class Block(NamedTuple):
 
 def blocks_of(
     uses: Sequence[Use], by_mean: Sequence[Tensor], by_var: Sequence[Tensor],
-    sequences: Sequence[Tensor], count: int,
+    groupings: Sequence[Grouping], count: int,
 ) -> list[Block]:  # fmt: skip
     """The uses of one weight, single steps joined.
 
     Args:
         by_mean: (K, *shape of the result) for each use
-        sequences: of every row, see `rows_of`
+        groupings: of the rows, see `rows_of`
         count: of sequences
     """
     blocks, singles = [], []
-    for use, mean, var, sequence in zip(uses, by_mean, by_var, sequences, strict=True):
-        how = group(sequence, count)
+    for use, mean, var, grouping in zip(uses, by_mean, by_var, groupings, strict=True):
 
-        def sort(rows: Tensor, how: Tensor | tuple[int, int] = how) -> Tensor:
+        def sort(rows: Tensor, how: Grouping = grouping) -> Tensor:
             """(rows, ...) -> (length, B, ...)"""
             if isinstance(how, Tensor):
                 padded = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
@@ -155,25 +154,29 @@ def _squared(
     blocks: Sequence[Block], sequences: slice, g: int, rows: slice, slope: Tensor, var: Tensor
 ) -> Tensor:
     """(B', K)"""
-    total: Tensor | None = None
-    spread: Tensor | None = None
-    for block in blocks:
-        grads = block.by_mean[:, sequences, :, g, rows]
-        count, outputs, height = grads.shape[1:]
-        assert block.x_mean is not None
-        # (B', K rows, length) by (B', length, I)
-        left = grads.flatten(2).permute(1, 2, 0)
-        right = block.x_mean[:, sequences, g].transpose(0, 1)
-        total = torch.bmm(left, right) if total is None else torch.baddbmm(total, left, right)
-        if block.x_var is not None and block.by_var is not None:
-            left = block.by_var[:, sequences, :, g, rows].flatten(2).permute(1, 2, 0)
-            right = block.x_var[:, sequences, g].transpose(0, 1)
-            spread = torch.bmm(left, right) if spread is None else torch.baddbmm(spread, left, right)
+    total = _summed(blocks, sequences, g, rows, of_var=False)
+    spread = _summed(blocks, sequences, g, rows, of_var=True)
     assert total is not None
-    total = total.view(count, outputs, height * slope.shape[-1])
     if spread is not None:
-        total = torch.addcmul(total, spread.view(total.shape), slope.flatten())
-    return total.square() @ var.flatten()
+        total = torch.addcmul(total, spread, slope.T.unsqueeze(1))
+    return (total.square() * var.T.unsqueeze(1)).sum((1, 3))
+
+
+def _summed(
+    blocks: Sequence[Block], sequences: slice, g: int, rows: slice, of_var: bool
+) -> Tensor | None:
+    """(B', I, K, rows): gradients times inputs, summed over all rows of a sequence"""
+    total: Tensor | None = None
+    for block in blocks:
+        x, grads = (block.x_var, block.by_var) if of_var else (block.x_mean, block.by_mean)
+        if x is None or grads is None:
+            continue
+        grads = grads[:, sequences, :, g, rows]
+        shape = grads.shape[2:]
+        # In this order the large factor is read as it lies.
+        left, right = x[:, sequences, g].permute(1, 2, 0), grads.flatten(2).transpose(0, 1)
+        total = torch.bmm(left, right) if total is None else torch.baddbmm(total, left, right)
+    return None if total is None else total.unflatten(-1, shape)
 
 
 def by_bias(var: Tensor, blocks: Sequence[Block]) -> Tensor:

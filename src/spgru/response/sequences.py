@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "Mixed", "candidates", "find_sequences", "group", "single"]
+__all__ = ["Layout", "Mixed", "candidates", "find_sequences", "group", "project", "single"]
 
 _DIGIT = 256
 """Numbers of sequences are told apart by factors up to this, well within rounding."""
@@ -129,18 +130,26 @@ def _layout(
     return Layout(sequence, slot, size, count)
 
 
+def project(seeds: Tensor) -> Tensor:
+    """(..., width) -> (...), a random combination, by which rows can be told apart as well."""
+    return seeds @ _direction(seeds.shape[-1]).to(seeds)
+
+
+@cache
+def _direction(width: int) -> Tensor:
+    return torch.randn(width, generator=torch.Generator().manual_seed(1))
+
+
 def find_sequences(seeds: Tensor, count: int) -> Tensor:
     """The sequence of every row, -1 where no output depends on it.
 
     Args:
-        seeds: (1 + digits, rows, width), gradients by the seeds of a layout
+        seeds: (1 + digits, rows), gradients by the seeds of a layout
         count: of sequences
     """
     size = seeds[0].abs()
-    largest, place = size.max(-1, keepdim=True)
-    known = (largest > _NEGLIGIBLE * size.max()).squeeze(-1)
-    picked = seeds.gather(-1, place.expand(len(seeds), -1, -1)).squeeze(-1)
-    ratios = picked[1:] / torch.where(known, picked[0], 1)
+    known = size > _NEGLIGIBLE * size.max()
+    ratios = seeds[1:] / torch.where(known, seeds[0], 1)
     digits = ratios.round()
     is_off = ((ratios - digits).abs() > 0.1) | (digits < 0) | (digits >= _DIGIT)
     powers = torch.tensor([_DIGIT**k for k in range(len(digits))], device=seeds.device)
@@ -150,22 +159,36 @@ def find_sequences(seeds: Tensor, count: int) -> Tensor:
     return torch.where(known, sequence, -1)
 
 
-def group(sequence: Tensor, count: int) -> Tensor | tuple[int, int]:
-    """How rows of unordered sequences become (time, sequence) or (sequence, time).
+Grouping = Tensor | tuple[int, int]
+"""How rows become (time, sequence): the dimension of the sequences after rows are viewed as two
+dimensions, and the length of the other one; or, where rows lie otherwise, their places
+(sequences, length), -1 for none."""
 
-    Returns:
-        the dimension of the sequences after `view`ing rows as two dimensions, and the length of the
-        other one; or, where rows lie otherwise, their places (sequences, length), -1 for none
-    """
-    rows = len(sequence)
+
+def group(sequences: Sequence[Tensor], count: int) -> list[Grouping]:
+    """For each tensor of rows, whose sequences are given."""
+    found: list[Grouping | None] = [None] * len(sequences)
+    # Those of one length at once: a loop over time gives many.
+    lengths: dict[int, list[int]] = {}
+    for k, sequence in enumerate(sequences):
+        if len(sequence) % count == 0:
+            lengths.setdefault(len(sequence) // count, []).append(k)
+    for length, places in lengths.items():
+        together = torch.stack([sequences[k] for k in places])
+        number = torch.arange(count, device=together.device)
+        for dim, pattern in ((1, number.repeat(length)), (0, number.repeat_interleave(length))):
+            fits = ((together < 0) | (together == pattern)).all(1).tolist()
+            for k, is_so in zip(places, fits, strict=True):
+                if is_so and found[k] is None:
+                    found[k] = dim, length
+    return [
+        _places(sequence, count) if how is None else how
+        for sequence, how in zip(sequences, found, strict=True)
+    ]
+
+
+def _places(sequence: Tensor, count: int) -> Tensor:
     unknown = sequence < 0
-    if rows % count == 0:
-        number = torch.arange(count, device=sequence.device)
-        length = rows // count
-        if bool((unknown | (sequence == number.repeat(length))).all()):
-            return 1, length
-        if bool((unknown | (sequence == number.repeat_interleave(length))).all()):
-            return 0, length
     order = torch.argsort(sequence, stable=True)[int(unknown.sum()) :]
     sequence = sequence[order]
     counts = torch.bincount(sequence, minlength=count)

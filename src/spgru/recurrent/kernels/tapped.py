@@ -25,6 +25,10 @@ from spgru.recurrent.kernels.steps import Steps
 
 __all__ = ["tapped_scan"]
 
+# Up to here the weights of a step lie in a processor's own cache, and one call of C is faster than
+# a library's products.
+_MOST_UNITS = 64
+
 
 def tapped_scan(setting: Setting, a: Inputs) -> tuple[Tensor, ...]:
     """The outputs of a scan; its map of the state tells of every use."""
@@ -85,15 +89,15 @@ def _rows_of_batch(function: Any, grads: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 class _Coefficients(NamedTuple):
-    """What a step gives for a gradient of 1 in one place; rows in the order of steps."""
+    """What a step gives for a gradient of 1 in one place, which the first dimension counts."""
 
     x_mean: Tensor
-    """(rows, 1, gates, H)"""
+    """(places, rows, gates H), rows in the order of steps"""
     x_var: Tensor
     p_mean: Tensor
     p_var: Tensor
     carried_mean: Tensor
-    """(rows, 1, H)"""
+    """(places, rows, H)"""
     carried_var: Tensor
 
 
@@ -102,7 +106,7 @@ class _Linear:
 
     def __init__(self, setting: Setting, a: Inputs, history: _History) -> None:
         self.setting, self.a, self.history = setting, a, history
-        self._columns: list[_Coefficients] | None = None
+        self._coefficients: _Coefficients | None = None
 
     def backward(self, out_mean: Tensor, out_var: Tensor, *by_cell: Tensor) -> list[Tensor]:
         """(rows, K, H) in the order of time, (B, K, H) each -> gradients likewise.
@@ -110,52 +114,80 @@ class _Linear:
         Of the products with x in the order of time, of those with h in the order of steps, of the
         initial state.
         """
-        if self._columns is None:
-            self._columns = self._differentiate()
-        setting, a, steps = self.setting, self.a, self.setting.steps
-        size, sequences = a.h_mean.shape[-1], steps.sequences
-        gates = a.x_mean.shape[-1] // size
+        if self._coefficients is None:
+            self._coefficients = self._differentiate()
+        a, steps = self.a, self.setting.steps
         batch = max(part.shape[1] for part in (out_mean, out_var, *by_cell))
-        is_shared = setting.kernels.one_gradient
+        rows, size, last = len(a.x_mean), a.h_mean.shape[-1], steps.count - 1
+        if not by_cell:
+            last = _last_step(steps, out_mean, out_var)
+        # Of the products with h, and of those with x where they differ.
         grads = [
-            out_mean.new_zeros(len(a.x_mean), batch, gates, size)
-            for _ in range(2 if is_shared else 4)
+            out_mean.new_empty(rows, batch, a.x_mean.shape[-1])
+            for _ in range(2 if self.setting.kernels.one_gradient and not steps.reverse else 4)
         ]
-        by_mean, by_var = (out_mean.new_zeros(sequences, batch, size) for _ in range(2))
-        cells = [part.expand(-1, batch, -1).clone() for part in by_cell]
+        states = [out_mean.new_zeros(steps.sequences, batch, size) for _ in range(2)]
+        states += [
+            part.expand(-1, batch, -1).clone(memory_format=torch.contiguous_format)
+            for part in by_cell
+        ]
+        if last < steps.count - 1:
+            for part in grads:
+                part[_starts(steps.sizes)[last + 1] :] = 0
+        by_kernel = a.weight.is_cpu and size <= _MOST_UNITS and _has_compiled()
+        run = self._run_compiled if by_kernel else self._run
+        run(self._coefficients, out_mean, out_var, grads, states, last)
+        return [*(grads[-2:]), *grads[:2], *states]
+
+    def _run(
+        self, c: _Coefficients, out_mean: Tensor, out_var: Tensor, grads: list[Tensor],
+        states: list[Tensor], last: int,
+    ) -> None:  # fmt: skip
+        """Fills `grads` and `states` from step `last` on."""
+        a, steps = self.a, self.setting.steps
+        size, batch = a.h_mean.shape[-1], states[0].shape[1]
         out_means, out_vars = (part.split(steps.batch_sizes) for part in (out_mean, out_var))
-        starts = _starts(steps.sizes)
+        starts, by_time = _starts(steps.sizes), _starts(steps.batch_sizes)
         h_mean = steps.before(self.history.h_mean)
-        weight, weight_moments = a.weight, a.weight_moments
-        for k in reversed(range(_last_step(steps, out_mean, out_var, bool(cells)) + 1)):
+        by_mean, by_var, *cells = states
+        for k in reversed(range(last + 1)):
             t, n, at = steps.times[k], steps.sizes[k], slice(starts[k], starts[k + 1])
             by_mean[:n] += out_means[t]
             by_var[:n] += out_vars[t]
-            incoming = [by_mean[:n], by_var[:n], *(part[:n] for part in cells)]
-            by_units = [part.unsqueeze(2) for part in incoming]
-            for place, grad in enumerate(grads):
-                _combine(grad[at], by_units, [column[place][at] for column in self._columns])
-            carried = [
-                _combine(None, incoming, [column[4 + part][at] for column in self._columns])
-                for part in range(2)
-            ]
-            p_mean, p_var = (part[at].flatten(2).flatten(0, 1) for part in grads[-2:])
-            new_mean = torch.mm(p_mean, weight).view(n, batch, size)
-            by_square, new_var = (
-                torch.mm(p_var, weight_moments).view(n, batch, 2 * size).split(size, -1)
-            )
-            new_mean.addcmul_(h_mean[at].unsqueeze(1), by_square, value=2)
-            if cells:
-                cells[0][:n], cells[1][:n] = carried
-            else:
-                new_mean += carried[0]
-                new_var = new_var + carried[1]
-            by_mean[:n], by_var[:n] = new_mean, new_var
-        grads = [part.flatten(2) for part in grads]
-        x_grads = [_in_order_of_time(steps, part) for part in grads[:2]]
-        return [*x_grads, *grads[-2:], by_mean, by_var, *cells]
+            incoming = [part[:n] for part in states]
+            p_mean, p_var = (part[at] for part in grads[:2])
+            _combine(p_mean, incoming, c.p_mean[:, at])
+            _combine(p_var, incoming, c.p_var[:, at])
+            if len(grads) == 4:
+                there = slice(by_time[t], by_time[t] + n)
+                _combine(grads[2][there], incoming, c.x_mean[:, at])
+                _combine(grads[3][there], incoming, c.x_var[:, at])
+            carried = [torch.empty_like(by_mean[:n]) for _ in range(2)]
+            _combine(carried[0], incoming, c.carried_mean[:, at])
+            _combine(carried[1], incoming, c.carried_var[:, at])
+            new_mean = torch.mm(p_mean.flatten(0, 1), a.weight).view(n, batch, size)
+            moments = torch.mm(p_var.flatten(0, 1), a.weight_moments).view(n, batch, 2 * size)
+            by_square, new_var = moments.split(size, -1)
+            by_mean[:n] = torch.addcmul(new_mean, h_mean[at].unsqueeze(1), by_square, value=2)
+            by_var[:n] = new_var
+            for old, new in zip(cells or states, carried, strict=True):
+                old[:n] = new if cells else old[:n] + new
 
-    def _differentiate(self) -> list[_Coefficients]:
+    def _run_compiled(
+        self, c: _Coefficients, out_mean: Tensor, out_var: Tensor, grads: list[Tensor],
+        states: list[Tensor], last: int,
+    ) -> None:  # fmt: skip
+        """The same as one call of C."""
+        from spgru.recurrent.kernels.native.functions import many_adjoints
+
+        a, steps = self.a, self.setting.steps
+        many_adjoints(
+            steps, last, gates=a.x_mean.shape[-1] // a.h_mean.shape[-1], coefficients=c,
+            h_mean=steps.before(self.history.h_mean), weight=a.weight,
+            weight_moments=a.weight_moments, out=(out_mean, out_var), states=states, grads=grads,
+        )  # fmt: skip
+
+    def _differentiate(self) -> _Coefficients:
         setting, a, history, steps = self.setting, self.a, self.history, self.setting.steps
         size = a.h_mean.shape[-1]
         x_mean, x_var = (_in_order_of_steps(steps, part) for part in (a.x_mean, a.x_var))
@@ -166,38 +198,46 @@ class _Linear:
         zeros, ones = torch.zeros_like(h_mean), torch.ones_like(h_mean)
         no_moments = h_mean.new_zeros(*h_mean.shape[:-1], 2 * size)
         places = 4 if setting.kernels.has_cell else 2
-        columns = []
+        is_shared = setting.kernels.one_gradient
+        x_grads = [x_mean.new_empty(places, *x_mean.shape) for _ in range(2)]
+        p_grads = x_grads
+        if not is_shared:
+            p_grads = [x_mean.new_empty(places, *x_mean.shape) for _ in range(2)]
+        carried = [h_mean.new_zeros(places, *h_mean.shape) for _ in range(2)]
         for place in range(places):
-            incoming = [ones if place == other else zeros for other in range(4)]
-            carried = [part.clone() for part in incoming[2:]]
-            x_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
-            p_grads = x_grads
-            if not setting.kernels.one_gradient:
-                p_grads = torch.empty_like(x_mean), torch.empty_like(x_var)
-            is_shared = p_grads is x_grads
+            if place >= 2:  # gradients of a cell come in where that of the step before is put
+                carried[place - 2][place] = 1
             setting.kernels.backward(
                 x_mean=x_mean, x_var=x_var, p_mean=p_mean, p_var=p_var,
                 bias=a.bias, bias_var=a.bias_var, h_mean=h_mean, h_var=h_var,
                 c_mean=c_mean, c_var=c_var, new_mean=zeros,
-                out_mean=incoming[0], out_var=incoming[1],
+                out_mean=ones if place == 0 else zeros, out_var=ones if place == 1 else zeros,
                 by_operand_mean=zeros, by_operand_moments=no_moments,
-                x_mean_grad=x_grads[0], x_var_grad=x_grads[1],
-                p_mean_grad=None if is_shared else p_grads[0],
-                p_var_grad=None if is_shared else p_grads[1],
-                carried_mean=carried[0], carried_var=carried[1],
+                x_mean_grad=x_grads[0][place], x_var_grad=x_grads[1][place],
+                p_mean_grad=None if is_shared else p_grads[0][place],
+                p_var_grad=None if is_shared else p_grads[1][place],
+                carried_mean=carried[0][place], carried_var=carried[1][place],
                 rows=h_mean.numel() // size, size=size,
             )  # fmt: skip
-            by_gate = [part.unflatten(-1, (-1, size)).unsqueeze(1) for part in (*x_grads, *p_grads)]
-            columns.append(_Coefficients(*by_gate, *(part.unsqueeze(1) for part in carried)))
-        return columns
+        return _Coefficients(*x_grads, *p_grads, *carried)
 
 
-def _combine(out: Tensor | None, parts: list[Tensor], coefficients: list[Tensor]) -> Tensor:
-    """The sum of products."""
-    result = torch.mul(parts[0], coefficients[0], out=out)
-    for part, coefficient in zip(parts[1:], coefficients[1:], strict=True):
-        result.addcmul_(part, coefficient)
-    return result
+def _combine(result: Tensor, incoming: list[Tensor], coefficients: Tensor) -> None:
+    """The sum over places of their coefficients (places, n, gates H) times (n, K, H)."""
+    size = incoming[0].shape[-1]
+    by_unit = result.unflatten(-1, (-1, size))
+    for place, part in enumerate(incoming):
+        coefficient = coefficients[place].unflatten(-1, (-1, size)).unsqueeze(1)
+        if place == 0:
+            torch.mul(part.unsqueeze(2), coefficient, out=by_unit)
+        else:
+            by_unit.addcmul_(part.unsqueeze(2), coefficient)
+
+
+def _has_compiled() -> bool:
+    from spgru.recurrent.kernels.native import library
+
+    return library.obstacle() is None
 
 
 def _starts(sizes: list[int]) -> list[int]:
@@ -207,9 +247,9 @@ def _starts(sizes: list[int]) -> list[int]:
     return starts
 
 
-def _last_step(steps: Steps, out_mean: Tensor, out_var: Tensor, has_cell: bool) -> int:
+def _last_step(steps: Steps, out_mean: Tensor, out_var: Tensor) -> int:
     """The last step whose result has a gradient: there is nothing to do after it."""
-    if has_cell or steps.count == 1 or not out_mean.is_cpu:
+    if steps.count == 1 or steps.reverse or not out_mean.is_cpu:
         return steps.count - 1
     has_gradient = (out_mean != 0).flatten(1).any(1) | (out_var != 0).flatten(1).any(1)
     by_time = [bool(part.any()) for part in has_gradient.split(steps.batch_sizes)]
@@ -220,9 +260,3 @@ def _in_order_of_steps(steps: Steps, rows: Tensor) -> Tensor:
     if not steps.reverse:
         return rows
     return torch.cat([steps.split(rows)[t] for t in steps.times])
-
-
-def _in_order_of_time(steps: Steps, rows: Tensor) -> Tensor:
-    if not steps.reverse:
-        return rows
-    return torch.cat(rows.split(steps.sizes)[::-1])

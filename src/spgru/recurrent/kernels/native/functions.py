@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from spgru.recurrent.kernels.native import library
 
-__all__ = ["SIGNATURES", "Function"]
+__all__ = ["SIGNATURES", "Function", "many_adjoints"]
 
 # A name that ends in "?" may be a null pointer.
 _STEP = "x_mean x_var p_mean p_var bias? bias_var? h_mean h_var"
@@ -147,3 +148,54 @@ class Function:
         # A forked process has no threads to wake.
         alone = count <= _ONE_THREAD or _Process.is_forked
         self._call(*pointers, rows, size, 1 if alone else torch.get_num_threads())
+
+
+def many_adjoints(
+    steps: Any, last: int, *, gates: int, coefficients: Any, h_mean: Tensor, weight: Tensor,
+    weight_moments: Tensor, out: tuple[Tensor, Tensor], states: list[Tensor], grads: list[Tensor],
+) -> None:  # fmt: skip
+    """Gradients of K outputs from step `last` to the first; see `spgru.recurrent.kernels.tapped`.
+
+    Args:
+        out: (rows, K, H) in the order of time
+        states: (B, K, H) each: mean and variance of h, and of an LSTM's cell; changed
+        grads: (rows, K, gates H) each, filled: of p in the order of steps, and of x in that of
+            time unless they are the same
+    """
+    outputs, size = states[0].shape[1:]
+    rows = len(h_mean)
+    c = [part.contiguous() for part in coefficients]
+    incoming = [part.expand(-1, outputs, -1).contiguous() for part in out]
+    fixed = [*c, h_mean.contiguous(), weight.contiguous(), weight_moments.contiguous(), *incoming]
+    scratch = h_mean.new_empty(len(states[0]) * 3 * outputs * size)
+    maybe_cells = [*states, *[None] * (4 - len(states))]
+    p_grads, x_grads = grads[:2], grads[2:] or [None, None]
+    tensors = [*fixed, *maybe_cells, *x_grads, *p_grads, scratch]
+    for part in tensors:
+        if part is not None and not (
+            part.dtype is torch.float32 and part.is_cpu and part.is_contiguous()
+        ):
+            raise ValueError(f"many_adjoints takes contiguous float32 on the CPU, got {part.dtype}")
+    starts, by_time = [0, *accumulate(steps.sizes)], [0, *accumulate(steps.batch_sizes)]
+    count = last + 1
+    numbers = [
+        (ctypes.c_long * count)(*values)
+        for values in (
+            starts[:count],
+            [by_time[steps.times[k]] for k in range(count)],
+            steps.sizes[:count],
+        )
+    ]
+    alone = rows * outputs * size <= _ONE_THREAD or _Process.is_forked
+    _bind_adjoints()(
+        *(None if part is None else part.data_ptr() for part in tensors), *numbers, count, rows,
+        len(states[0]), outputs, size, gates, len(states), 1 if alone else torch.get_num_threads(),
+    )  # fmt: skip
+
+
+@cache
+def _bind_adjoints() -> Any:
+    function = library.load().many_adjoints
+    function.restype = None
+    function.argtypes = [ctypes.c_void_p] * 23 + [ctypes.c_long] * 8
+    return function
