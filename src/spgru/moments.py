@@ -110,7 +110,17 @@ def _operate(function: Any, *operands: Any) -> Any:
 
 # -- who watches ----------------------------------------------------------------------------------
 
-Watcher = Callable[["Moments"], None]
+
+
+class Watcher(Protocol):
+    """Sees what is computed; see `spgru.response`."""
+
+    def made(self, moments: Moments) -> None:
+        """Called with all `Moments` that are made, which it may change."""
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        """What the function gives; of all `Moments` it makes a watcher sees those it returns."""
+
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 _watching = 0
@@ -119,7 +129,7 @@ _watching = 0
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Block in which `watcher` is called with all `Moments` that are made; it may change them."""
+    """Block in which what this thread computes is seen by the watcher."""
     global _watching
     token = _watcher.set(watcher)
     _watching += 1
@@ -130,15 +140,9 @@ def watching(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def _call_watcher(moments: Moments) -> None:
-    watcher = _watcher.get()
-    if watcher is not None:
-        watcher(moments)
-
-
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """Block whose `Moments` no watcher sees."""
+    """Block that no watcher sees."""
     token = _watcher.set(None)
     try:
         yield
@@ -150,19 +154,14 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def watched_as_one(function: FunctionT) -> FunctionT:
-    """Decorator: of all `Moments` that the function makes a watcher sees those it returns."""
+    """Decorator: for a watcher the function is one operation."""
 
     @wraps(function)
-    def one(*args: Any, **kwargs: Any) -> Any:
-        if not _watching:
-            return function(*args, **kwargs)
-        with unwatched():
-            result = function(*args, **kwargs)
-        return pytree.tree_map(
-            lambda value: Moments(*value) if isinstance(value, Moments) else value,
-            result,
-            is_leaf=lambda value: isinstance(value, Moments),
-        )
+    def one(*args: Any, **options: Any) -> Any:
+        watcher = _watcher.get() if _watching else None
+        if watcher is None:
+            return function(*args, **options)
+        return watcher.run(function, args, options)
 
     return one  # type: ignore[return-value]
 
@@ -213,7 +212,9 @@ class Moments:
         ):
             _check_fields(mean, var)
         if _watching:
-            _call_watcher(self)
+            watcher = _watcher.get()
+            if watcher is not None:
+                watcher.made(self)
 
     @classmethod
     def __torch_function__(

@@ -23,10 +23,11 @@ class Tap(Protocol):
     needs_reference: bool
     """whether what is computed must be torch's own operations"""
 
-    def __call__(
-        self, affine: Affine, x: Tensor | Moments, mean: Tensor, var: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The result of the map for x, which is to be used in place of `mean` and `var`."""
+    def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
+        """The result of the map for x."""
+
+    def note(self, affine: Affine, x: Moments, mean: Tensor, var: Tensor) -> None:
+        """Results for x were differentiated by `mean` and `var`."""
 
     def rows(self, start: int) -> Tap:
         """For the map to outputs from `start` on."""
@@ -142,6 +143,10 @@ class Affine:
         A Tensor counts as certain and saves one product; certain weights and a certain input give
         a Tensor, everything else Moments.
         """
+        return self.untapped(x) if self.tap is None else self.tap.run(self, x)
+
+    def untapped(self, x: Tensor | Moments) -> Any:
+        """The result, told to nobody."""
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
         mean = self.product(x_mean, self._cast("weight", self.weight), self.bias)
         if self.weight_var is None:
@@ -152,8 +157,6 @@ class Affine:
         if x_var is not None:
             second = self._cast("second moment", self.second_moment())
             var = var + self.product(x_var, second, None)
-        if self.tap is not None:
-            mean, var = self.tap(self, x, mean, var)
         return Moments(mean, var)
 
     def _cast(self, name: str, tensor: Tensor) -> Tensor:

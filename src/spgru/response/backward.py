@@ -9,20 +9,39 @@ import torch
 from torch import Tensor
 
 from spgru.response.arguments import Source
-from spgru.response.contraction import blocks_of, by_bias, by_entries, by_weight, rows_of
+from spgru.response.contraction import Block, block_of, by_bias, by_entries, by_weight, rows_of
 from spgru.response.sequences import Grouping, Layout, Mixed, find_sequences, group, project
 from spgru.response.tape import Noise, Tape, Use
 
 __all__ = ["Backward"]
 
 
+class _Alike(NamedTuple):
+    """Uses of one weight whose results have one shape, as those of a loop over time."""
+
+    uses: list[Use]
+    mean: slice
+    """where the gradients by the results' means are among all"""
+    var: slice | None
+    """None where the weight has no influence on the results' variances"""
+
+
+class _Entries(NamedTuple):
+    """Inputs or noises of one name and shape, whose entries are sources."""
+
+    name: str
+    var: Tensor
+    """(sources, entries)"""
+    at: slice
+
+
 class _Places(NamedTuple):
     """Which sequence everything belongs to."""
 
     rows: Sequence[Grouping]
-    """of every use"""
+    """of uses that are alike"""
     entries: Sequence[Tensor]
-    """of every input and noise"""
+    """of inputs and noises"""
 
 
 class Backward:
@@ -43,9 +62,24 @@ class Backward:
         self._tape, self._memory = tape, memory
         self._outputs = outputs
         self._reached = [k for k, output in enumerate(outputs) if output.requires_grad]
-        self._entries = [*inputs, *(Source("noise", *noise) for noise in noises)]
-        targets = [tensor for use in tape.uses for tensor in (use.mean, use.var)]
-        self._targets = [*targets, *(source.mean for source in self._entries)]
+        self._targets: list[Tensor] = []
+        self._alike = [self._add_uses(uses) for uses in _sorted_uses(tape.uses)]
+        sources = [*inputs, *(Source("noise", *noise) for noise in noises)]
+        self._entries = [self._add_entries(alike) for alike in _sorted_sources(sources)]
+
+    def _add(self, targets: Iterable[Tensor]) -> slice:
+        start = len(self._targets)
+        self._targets += targets
+        return slice(start, len(self._targets))
+
+    def _add_uses(self, uses: list[Use]) -> _Alike:
+        mean = self._add(use.mean for use in uses)
+        has_var = uses[0].x_var is not None
+        return _Alike(uses, mean, self._add(use.var for use in uses) if has_var else None)
+
+    def _add_entries(self, sources: list[Source]) -> _Entries:
+        var = torch.stack([source.var.flatten() for source in sources])
+        return _Entries(sources[0].name, var, self._add(source.mean for source in sources))
 
     def variances(self, layouts: Iterable[Layout]) -> tuple[Layout, dict[str, Tensor]]:
         """The first layout that holds, and for each source the variance (slots, sequences)."""
@@ -110,22 +144,18 @@ class Backward:
 
     def _find(self, seeds: Sequence[Tensor], layout: Layout) -> _Places:
         rows = []
-        for use, mean, var in self._by_use(seeds):
-            parts = [project(rows_of(use, part).flatten(2)).T for part in (mean, var)]
-            rows.append(parts[0] + parts[1])
-        rows += self._by_entry(seeds)
+        for uses, mean, var in self._alike:
+            found = project(rows_of(uses, seeds[mean]).flatten(2))
+            if var is not None:
+                found = found + project(rows_of(uses, seeds[var]).flatten(2))
+            rows.append(found.T)
+        rows += [_joined(seeds[entries.at]) for entries in self._entries]
         lengths = [part.shape[1] for part in rows]
         sequences = find_sequences(torch.cat(rows, 1), layout.sequences).split(lengths)
-        count = len(self._tape.uses)
-        return _Places(group(sequences[:count], layout.sequences), sequences[count:])
-
-    def _by_use(self, gradients: Sequence[Tensor]) -> Iterable[tuple[Use, Tensor, Tensor]]:
-        uses = self._tape.uses
-        return zip(uses, gradients[0 : 2 * len(uses) : 2], gradients[1 : 2 * len(uses) : 2], strict=True)
-
-    def _by_entry(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """(K, entries) for each input and noise"""
-        return [part.flatten(1) for part in gradients[2 * len(self._tape.uses) :]]
+        count = len(self._alike)
+        return _Places(
+            [group(part, layout.sequences) for part in sequences[:count]], sequences[count:]
+        )
 
     # -- variances ----------------------------------------------------------------------------
 
@@ -139,22 +169,43 @@ class Backward:
         def add(name: str, part: Tensor) -> None:
             parts[name] = parts[name] + part if name in parts else part
 
-        groups: dict[tuple[str, str, int], list[int]] = {}
-        uses = list(self._by_use(gradients))
-        for number, (use, _, _) in enumerate(uses):
-            groups.setdefault((use.tap.weight, use.tap.bias, use.tap.start), []).append(number)
-        for (weight, bias, start), numbers in groups.items():
-            alike = [uses[number] for number in numbers]
-            blocks = blocks_of(
-                *zip(*alike, strict=True), [places.rows[number] for number in numbers], count
-            )
-            affine = alike[0][0].affine
+        blocks: dict[tuple[str, str, int], list[Block]] = {}
+        affines = {}
+        for (uses, mean, var), how in zip(self._alike, places.rows, strict=True):
+            tap = uses[0].tap
+            key = tap.weight, tap.bias, tap.start
+            by_var = None if var is None else gradients[var]
+            blocks.setdefault(key, []).append(block_of(uses, gradients[mean], by_var, how, count))
+            affines[key] = uses[0].affine
+        for key, found in blocks.items():
+            (weight, bias, start), affine = key, affines[key]
             if affine is not None:
-                add(weight, by_weight(affine, blocks, self._memory))
+                add(weight, by_weight(affine, found, self._memory))
             if bias:
-                rows = blocks[0].by_mean.shape[-1] * blocks[0].by_mean.shape[-2]
-                add(bias, by_bias(weights[bias].var[start : start + rows], blocks))
-        entries = self._by_entry(gradients)
-        for source, part, sequence in zip(self._entries, entries, places.entries, strict=True):
-            add(source.name, by_entries(source.var.flatten(), part, sequence, count))
+                rows = found[0].by_mean.shape[-2:].numel()
+                add(bias, by_bias(weights[bias].var[start : start + rows], found))
+        for entries, sequence in zip(self._entries, places.entries, strict=True):
+            part = _joined(gradients[entries.at])
+            add(entries.name, by_entries(entries.var.flatten(), part, sequence, count))
         return parts
+
+
+def _sorted_uses(uses: Sequence[Use]) -> Iterable[list[Use]]:
+    found: dict[object, list[Use]] = {}
+    for use in uses:
+        tap = use.tap
+        key = tap.weight, tap.bias, tap.start, use.mean.shape, use.x_var is None
+        found.setdefault(key, []).append(use)
+    return found.values()
+
+
+def _sorted_sources(sources: Sequence[Source]) -> Iterable[list[Source]]:
+    found: dict[object, list[Source]] = {}
+    for source in sources:
+        found.setdefault((source.name, source.mean.shape), []).append(source)
+    return found.values()
+
+
+def _joined(gradients: Sequence[Tensor]) -> Tensor:
+    """(K, *shape) each -> (K, entries of all)"""
+    return torch.stack(list(gradients), 1).flatten(1)

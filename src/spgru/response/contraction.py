@@ -24,11 +24,11 @@ from spgru.functional.products import Convolution, Matrix, SameConvolution
 from spgru.response.sequences import Grouping
 from spgru.response.tape import Use
 
-__all__ = ["Block", "blocks_of", "by_bias", "by_entries", "by_weight"]
+__all__ = ["Block", "block_of", "by_bias", "by_entries", "by_weight"]
 
 
 class Block(NamedTuple):
-    """Rows of the gradients by one or several uses, sorted by sequence."""
+    """Gradients by uses of one weight, sorted by sequence."""
 
     x_mean: Tensor | None
     """(length, B, groups, I)"""
@@ -38,43 +38,38 @@ class Block(NamedTuple):
     by_var: Tensor | None
 
 
-def blocks_of(
-    uses: Sequence[Use], by_mean: Sequence[Tensor], by_var: Sequence[Tensor],
-    groupings: Sequence[Grouping], count: int,
-) -> list[Block]:  # fmt: skip
-    """The uses of one weight, single steps joined.
+def block_of(
+    uses: Sequence[Use], by_mean: Sequence[Tensor], by_var: Sequence[Tensor] | None, how: Grouping,
+    count: int,
+) -> Block:  # fmt: skip
+    """Uses that are alike, see `rows_of`, sorted.
 
     Args:
         by_mean: (K, *shape of the result) for each use
-        groupings: of the rows, see `rows_of`
+        how: their rows are to be sorted
         count: of sequences
     """
-    blocks, singles = [], []
-    for use, mean, var, grouping in zip(uses, by_mean, by_var, groupings, strict=True):
 
-        def sort(rows: Tensor, how: Grouping = grouping) -> Tensor:
-            """(rows, ...) -> (length, B, ...)"""
-            if isinstance(how, Tensor):
-                padded = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
-                return padded[how].transpose(0, 1)
-            dim, length = how
-            if dim == 1:
-                return rows.unflatten(0, (length, count))
-            return rows.unflatten(0, (count, length)).transpose(0, 1)
+    def sort(rows: Tensor) -> Tensor:
+        """(rows, ...) -> (length, B, ...)"""
+        if isinstance(how, Tensor):
+            padded = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
+            return padded[how].transpose(0, 1)
+        dim, length = how
+        if dim == 1:
+            return rows.unflatten(0, (length, count))
+        return rows.unflatten(0, (count, length)).transpose(0, 1)
 
-        x_mean, x_var = (None if x is None else sort(_inputs(use, x)) for x in (use.x_mean, use.x_var))
-        has_var = x_var is not None
-        block = Block(
-            x_mean, x_var, sort(rows_of(use, mean)), sort(rows_of(use, var)) if has_var else None
-        )
-        (singles if len(block.by_mean) == 1 else blocks).append(block)
-    for has_var in (False, True):
-        alike = [block for block in singles if (block.x_var is not None) == has_var]
-        if alike:
-            parts = zip(*alike, strict=True)
-            joined = [None if part[0] is None else torch.cat(part) for part in parts]
-            blocks.append(Block(*joined))  # type: ignore[arg-type]
-    return blocks
+    def inputs(parts: list[Tensor | None]) -> Tensor | None:
+        known = [_inputs(use, x) for use, x in zip(uses, parts, strict=True) if x is not None]
+        return sort(torch.cat(known)) if known else None
+
+    return Block(
+        inputs([use.x_mean for use in uses]),
+        inputs([use.x_var for use in uses]),
+        sort(rows_of(uses, by_mean)),
+        None if by_var is None else sort(rows_of(uses, by_var)),
+    )
 
 
 def _groups(use: Use) -> int:
@@ -82,14 +77,19 @@ def _groups(use: Use) -> int:
     return product.groups if isinstance(product, Convolution) else 1
 
 
-def rows_of(use: Use, grads: Tensor) -> Tensor:
-    """(K, *shape of the result) -> (rows, K, groups, O)"""
+def rows_of(uses: Sequence[Use], grads: Sequence[Tensor]) -> Tensor:
+    """(K, *shape of the result) for each use -> (rows of all, K, groups, O)"""
+    use = uses[0]
     if use.affine is not None and isinstance(use.affine.product, Convolution):
-        if use.mean.ndim == 3:
-            grads = grads.unsqueeze(1)
-        rows = grads.flatten(-2).permute(1, 3, 0, 2)  # (images, positions, K, O)
-        return rows.flatten(0, 1).unflatten(-1, (_groups(use), -1))
-    return grads.flatten(1, -2).transpose(0, 1).unsqueeze(2)
+        images = [grad.unsqueeze(1) if use.mean.ndim == 3 else grad for grad in grads]
+        # (images, positions, K, O)
+        rows = [grad.flatten(-2).permute(1, 3, 0, 2).flatten(0, 1) for grad in images]
+        return _cat(rows).unflatten(-1, (_groups(use), -1))
+    return _cat([grad.flatten(1, -2).transpose(0, 1) for grad in grads]).unsqueeze(2)
+
+
+def _cat(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _inputs(use: Use, x: Tensor) -> Tensor:

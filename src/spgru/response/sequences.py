@@ -165,26 +165,16 @@ dimensions, and the length of the other one; or, where rows lie otherwise, their
 (sequences, length), -1 for none."""
 
 
-def group(sequences: Sequence[Tensor], count: int) -> list[Grouping]:
-    """For each tensor of rows, whose sequences are given."""
-    found: list[Grouping | None] = [None] * len(sequences)
-    # Those of one length at once: a loop over time gives many.
-    lengths: dict[int, list[int]] = {}
-    for k, sequence in enumerate(sequences):
-        if len(sequence) % count == 0:
-            lengths.setdefault(len(sequence) // count, []).append(k)
-    for length, places in lengths.items():
-        together = torch.stack([sequences[k] for k in places])
-        number = torch.arange(count, device=together.device)
+def group(sequence: Tensor, count: int) -> Grouping:
+    """How rows of these sequences are sorted."""
+    rows = len(sequence)
+    if rows % count == 0:
+        number = torch.arange(count, device=sequence.device)
+        length = rows // count
         for dim, pattern in ((1, number.repeat(length)), (0, number.repeat_interleave(length))):
-            fits = ((together < 0) | (together == pattern)).all(1).tolist()
-            for k, is_so in zip(places, fits, strict=True):
-                if is_so and found[k] is None:
-                    found[k] = dim, length
-    return [
-        _places(sequence, count) if how is None else how
-        for sequence, how in zip(sequences, found, strict=True)
-    ]
+            if bool(((sequence < 0) | (sequence == pattern)).all()):
+                return dim, length
+    return _places(sequence, count)
 
 
 def _places(sequence: Tensor, count: int) -> Tensor:

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from spgru.functional.linear import Affine
+from spgru.functional.products import Matrix
+from spgru.functional.tapped import tapped_product
 from spgru.modes import Responding, enter_weights
-from spgru.moments import Moments, watching
+from spgru.moments import Moments, unwatched, watching
 from spgru.nn.layer import Layer, layers_of
+from spgru.recurrent import Trajectory
 
 __all__ = ["Noise", "Tape", "Use"]
 
@@ -38,21 +41,29 @@ class WeightTap:
     def needs_reference(self) -> bool:
         return self.tape.create_graph
 
-    def __call__(
-        self, affine: Affine | None, x: Any, mean: Tensor, var: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
+        x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
+        if self.tape.create_graph or not isinstance(affine.product, Matrix):
+            with unwatched():
+                mean, var = affine.untapped(x)
+        else:
+            mean, var = tapped_product(affine, x_mean, x_var)
+        return self.note(affine, x, mean, var)
+
+    def note(self, affine: Affine | None, x: Any, mean: Tensor, var: Tensor) -> Moments:
         if not torch.is_grad_enabled():
             raise RuntimeError(
-                f"{self.weight} is used under torch.no_grad() or inference_mode(), where the "
-                "response to it cannot be computed; call respond on code without them"
+                f"{self.weight or self.bias} is used under torch.no_grad() or inference_mode(), "
+                "where the response to it cannot be computed; call respond on code without them"
             )
-        # Results that depend on no other source start the graph.
-        mean, var = (
-            part if part.requires_grad else part.detach().requires_grad_() for part in (mean, var)
-        )
         x_mean, x_var = (x, None) if isinstance(x, Tensor) or x is None else x
+        # Results that depend on no other source start the graph. Of a certain input the weight's
+        # mean has no influence on the variance.
+        mean = mean if mean.requires_grad else mean.detach().requires_grad_()
+        if x_var is not None and not var.requires_grad:
+            var = var.detach().requires_grad_()
         self.tape.uses.append(Use(self, affine, x_mean, x_var, mean, var))
-        return mean, var
+        return Moments(mean, var)
 
     def rows(self, start: int) -> WeightTap:
         return WeightTap(self.tape, self.weight, self.bias, self.start + start)
@@ -94,9 +105,7 @@ class Tape:
         self.uses: list[Use] = []
         self.weights: dict[str, Moments] = {}
         """by their dotted names"""
-        self._made: list[tuple[Tensor, Tensor] | None] = []
-        self._owners: dict[int, Tensor] = {}
-        """variances by the id of the mean that they were made with"""
+        self.notes = _Notes()
         for path, layer in self.layers.items():
             for name in layer.weights():
                 moments = layer.weight_moments(name)
@@ -105,35 +114,16 @@ class Tape:
 
     @contextmanager
     def first_pass(self) -> Iterator[None]:
-        with self._responding(lambda moments: moments, self._tap), watching(self._note):
+        with self._responding(lambda moments: moments, self._tap), watching(_First(self.notes)):
             yield
 
     @contextmanager
     def second_pass(self, noises: list[Noise]) -> Iterator[None]:
         """Adds to `noises` what it finds."""
-        found = iter(self._made)
-
-        def check(moments: Moments) -> None:
-            before = next(found, (None, None))
-            if before is None:
-                return
-            mean = before[0]
-            if mean is None or not isinstance(moments.mean, Tensor) or mean.shape != moments.shape:
-                raise RuntimeError(_UNSTEADY)
-            if bool(moments.var.any()):
-                if not mean.requires_grad:
-                    raise RuntimeError(_UNSTEADY)
-                noises.append(Noise(mean, moments.var))
-            object.__setattr__(moments, "mean", mean.detach())
-            object.__setattr__(moments, "var", torch.zeros_like(mean))
-
-        def certain(moments: Moments) -> Moments:
-            return Moments(moments.mean.detach(), torch.zeros_like(moments.var))
-
-        with self._responding(certain, None), torch.no_grad(), watching(check):
+        second = _Second(self.notes, noises)
+        with self._responding(_certain, None), torch.no_grad(), watching(second):
             yield
-        if next(found, "end") != "end":
-            raise RuntimeError(_UNSTEADY)
+        second.end()
 
     @contextmanager
     def _responding(self, change: Callable[[Moments], Moments], tap: Any) -> Iterator[None]:
@@ -153,20 +143,104 @@ class Tape:
             self, _join(path, weight), _join(path, bias) if bias in layer.weights() else ""
         )
 
-    def _note(self, moments: Moments) -> None:
-        """Gives moments that may have noise of their own a mean of their own."""
+
+@dataclass(slots=True, eq=False)
+class _Notes:
+    """What the first pass leaves to the second, in the order of the computation."""
+
+    made: list[tuple[Tensor, Tensor] | None] = field(default_factory=list)
+    """mean and variance of all moments, None for packed ones"""
+    results: list[Any] = field(default_factory=list)
+    """of all operations"""
+
+
+class _First:
+    """Notes all moments, and gives those that may have noise of their own a mean of their own."""
+
+    def __init__(self, notes: _Notes) -> None:
+        self._notes = notes
+        self._owners: dict[int, Tensor] = {}
+        """variances by the id of the mean that they were made with"""
+
+    def made(self, moments: Moments) -> None:
         mean, var = moments.mean, moments.var
         if not isinstance(mean, Tensor):  # packed
-            self._made.append(None)
+            self._notes.made.append(None)
             return
         if not mean.requires_grad:
             if bool(var.any()):
                 mean = mean.detach().requires_grad_()
+                object.__setattr__(moments, "mean", mean)
         elif self._owners.get(id(mean), var) is not var:
             mean = mean.view_as(mean)
-        object.__setattr__(moments, "mean", mean)
-        self._made.append((mean, var))  # which also keeps the id
+            object.__setattr__(moments, "mean", mean)
+        self._notes.made.append((mean, var))  # which also keeps the id
         self._owners[id(mean)] = var
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        with unwatched():
+            result = function(*args, **options)
+        self._notes.results.append(result)
+        return _made_again(result)
+
+
+class _Second:
+    """Finds the variance that is there though nothing known is uncertain."""
+
+    def __init__(self, notes: _Notes, noises: list[Noise]) -> None:
+        self._made, self._results, self._noises = iter(notes.made), iter(notes.results), noises
+
+    def made(self, moments: Moments) -> None:
+        before = next(self._made, _NOTHING)
+        if before is None and not isinstance(moments.mean, Tensor):
+            return
+        if before is None or before is _NOTHING or before[0].shape != moments.mean.shape:
+            raise RuntimeError(_UNSTEADY)
+        mean = before[0]
+        if bool(moments.var.any()):
+            if not mean.requires_grad:
+                raise RuntimeError(_UNSTEADY)
+            self._noises.append(Noise(mean, moments.var))
+        object.__setattr__(moments, "mean", mean.detach())
+        object.__setattr__(moments, "var", torch.zeros_like(mean))
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        # What is certain stays so, and the means are those of the first pass: known already.
+        result = next(self._results, _NOTHING)
+        if result is _NOTHING:
+            raise RuntimeError(_UNSTEADY)
+        with unwatched():
+            result = _each(result, _certain)
+        return _made_again(result)
+
+    def end(self) -> None:
+        if next(self._made, _NOTHING) is not _NOTHING:
+            raise RuntimeError(_UNSTEADY)
+
+
+_NOTHING: Any = object()
+
+
+def _certain(moments: Moments) -> Moments:
+    return Moments(moments.mean.detach(), torch.zeros_like(moments.var))
+
+
+def _made_again(result: Any) -> Any:
+    """So that a watcher sees it."""
+    return _each(result, lambda moments: Moments(moments.mean, moments.var))
+
+
+def _each(result: Any, change: Callable[[Moments], Moments]) -> Any:
+    """Moments in tuples and dicts changed."""
+    if isinstance(result, Moments):
+        return change(result)
+    if isinstance(result, dict):
+        return {name: _each(part, change) for name, part in result.items()}
+    if isinstance(result, Trajectory):
+        return Trajectory(*(_each(part, change) for part in result))
+    if isinstance(result, tuple):
+        return tuple(_each(part, change) for part in result)
+    return result
 
 
 _UNSTEADY = (

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C import _functorch
 
+from spgru.functional.tapped import rows_of_batch
 from spgru.moments import Moments
 from spgru.recurrent.kernels.scan import Inputs, Setting, _copied, _History, _run
 from spgru.recurrent.kernels.steps import Steps
@@ -37,7 +37,7 @@ def tapped_scan(setting: Setting, a: Inputs) -> tuple[Tensor, ...]:
     # Without memory: only their gradients are wanted.
     probes = [a.x_mean.new_zeros(()).expand(rows).requires_grad_() for _ in range(2)]
     h_mean, h_var, *outputs = _TappedScan.apply(setting, *probes, *a)
-    hidden.tap(hidden, Moments(h_mean, h_var), *probes)
+    hidden.tap.note(hidden, Moments(h_mean, h_var), *probes)
     return tuple(outputs)
 
 
@@ -60,32 +60,13 @@ class _TappedScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         # Gradients of what is before steps are there by rule, and are nothing.
-        found = _rows_of_batch(ctx.linear.backward, grads[2:])
-        x_mean, x_var, p_mean, p_var, *states = found
+        linear, needs_x_var = ctx.linear, ctx.needs_input_grad[4]
+        found = rows_of_batch(lambda *out: linear.backward(needs_x_var, *out), grads[2:])
+        states = found[4 if needs_x_var else 3 :]
+        x_grads = [*found[2:4]] if needs_x_var else [found[2], None]
         no_weights = (None,) * 4
         padding = (None,) * (4 - len(states))
-        return None, p_mean, p_var, x_mean, x_var, *no_weights, *states, *padding
-
-
-def _rows_of_batch(function: Any, grads: tuple[Tensor, ...]) -> list[Tensor]:
-    """`function` of (rows, K, ...) gradients, K a batch of `torch.func.vmap` or, without one, 1.
-
-    By hand, since the vmap rule of a `torch.autograd.Function` costs a third of a millisecond a
-    call, more than a step of a small network.
-    """
-    levels = [_functorch.maybe_get_level(grad) for grad in grads]
-    level = max(levels)
-    if level == -1:
-        return [part.squeeze(1) for part in function(*(grad.unsqueeze(1) for grad in grads))]
-    parts = []
-    for grad, own in zip(grads, levels, strict=True):
-        if own == -1:
-            parts.append(grad.unsqueeze(1))
-        else:
-            parts.append(_functorch.get_unwrapped(grad).movedim(_functorch.maybe_get_bdim(grad), 1))
-    with torch._C._DisableFuncTorch():
-        found = function(*parts)
-    return [_functorch._add_batch_dim(part, 1, level) for part in found]
+        return None, *found[:2], *x_grads, *no_weights, *states, *padding
 
 
 class _Coefficients(NamedTuple):
@@ -108,11 +89,13 @@ class _Linear:
         self.setting, self.a, self.history = setting, a, history
         self._coefficients: _Coefficients | None = None
 
-    def backward(self, out_mean: Tensor, out_var: Tensor, *by_cell: Tensor) -> list[Tensor]:
+    def backward(
+        self, needs_x_var: bool, out_mean: Tensor, out_var: Tensor, *by_cell: Tensor
+    ) -> list[Tensor]:
         """(rows, K, H) in the order of time, (B, K, H) each -> gradients likewise.
 
-        Of the products with x in the order of time, of those with h in the order of steps, of the
-        initial state.
+        Of the products with h in the order of steps, of those with x in the order of time (by the
+        variance where it is needed), of the initial state.
         """
         if self._coefficients is None:
             self._coefficients = self._differentiate()
@@ -121,11 +104,9 @@ class _Linear:
         rows, size, last = len(a.x_mean), a.h_mean.shape[-1], steps.count - 1
         if not by_cell:
             last = _last_step(steps, out_mean, out_var)
-        # Of the products with h, and of those with x where they differ.
-        grads = [
-            out_mean.new_empty(rows, batch, a.x_mean.shape[-1])
-            for _ in range(2 if self.setting.kernels.one_gradient and not steps.reverse else 4)
-        ]
+        is_shared = self.setting.kernels.one_gradient and not steps.reverse
+        count = 2 if is_shared else 4 if needs_x_var else 3
+        grads = [out_mean.new_empty(rows, batch, a.x_mean.shape[-1]) for _ in range(count)]
         states = [out_mean.new_zeros(steps.sequences, batch, size) for _ in range(2)]
         states += [
             part.expand(-1, batch, -1).clone(memory_format=torch.contiguous_format)
@@ -137,7 +118,8 @@ class _Linear:
         by_kernel = a.weight.is_cpu and size <= _MOST_UNITS and _has_compiled()
         run = self._run_compiled if by_kernel else self._run
         run(self._coefficients, out_mean, out_var, grads, states, last)
-        return [*(grads[-2:]), *grads[:2], *states]
+        x_grads = grads[:2] if is_shared else grads[2:]
+        return [*grads[:2], *x_grads[: 2 if needs_x_var else 1], *states]
 
     def _run(
         self, c: _Coefficients, out_mean: Tensor, out_var: Tensor, grads: list[Tensor],
@@ -158,10 +140,9 @@ class _Linear:
             p_mean, p_var = (part[at] for part in grads[:2])
             _combine(p_mean, incoming, c.p_mean[:, at])
             _combine(p_var, incoming, c.p_var[:, at])
-            if len(grads) == 4:
-                there = slice(by_time[t], by_time[t] + n)
-                _combine(grads[2][there], incoming, c.x_mean[:, at])
-                _combine(grads[3][there], incoming, c.x_var[:, at])
+            there = slice(by_time[t], by_time[t] + n)
+            for grad, coefficients in zip(grads[2:], (c.x_mean, c.x_var), strict=False):
+                _combine(grad[there], incoming, coefficients[:, at])
             carried = [torch.empty_like(by_mean[:n]) for _ in range(2)]
             _combine(carried[0], incoming, c.carried_mean[:, at])
             _combine(carried[1], incoming, c.carried_var[:, at])

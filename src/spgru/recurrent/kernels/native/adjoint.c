@@ -59,8 +59,8 @@ static inline void combine(long columns, long size, const float *restrict c, lon
 /* Rows of coefficients, h_mean and p gradients lie in the order of steps, those of out and x
    gradients in the order of time: step k starts at starts[k] and times[k]. by_mean, by_var, cell_mean
    and cell_var (sequences, outputs, size) are the gradients that come in after the last step, then
-   those of the initial state. p_..., x_... are (rows, outputs, gates size); x_... may be NULL, and
-   then equal p_.... scratch holds 3 outputs size numbers for each sequence. */
+   those of the initial state. p_..., x_... are (rows, outputs, gates size); x_... may be NULL
+   where nobody asks. scratch holds 3 outputs size numbers for each sequence. */
 void many_adjoints(in x_mean_c, in x_var_c, in p_mean_c, in p_var_c, in carried_mean_c,
                    in carried_var_c, in h_mean, in weight, in weight_moments, in out_mean, in out_var,
                    out by_mean, out by_var, out cell_mean, out cell_var, out x_mean, out x_var,
@@ -90,6 +90,7 @@ void many_adjoints(in x_mean_c, in x_var_c, in p_mean_c, in p_var_c, in carried_
                     combine(columns, size, p_var_c + from, all, incoming, p_var + to + g);
                     if (!x_mean) continue;
                     combine(columns, size, x_mean_c + from, all, incoming, x_mean + to_x + g);
+                    if (!x_var) continue;
                     combine(columns, size, x_var_c + from, all, incoming, x_var + to_x + g);
                 }
             }

@@ -159,8 +159,8 @@ def many_adjoints(
     Args:
         out: (rows, K, H) in the order of time
         states: (B, K, H) each: mean and variance of h, and of an LSTM's cell; changed
-        grads: (rows, K, gates H) each, filled: of p in the order of steps, and of x in that of
-            time unless they are the same
+        grads: (rows, K, gates H) each, filled: of p in the order of steps, and of x (mean, or mean
+            and variance) in that of time unless they are the same
     """
     outputs, size = states[0].shape[1:]
     rows = len(h_mean)
@@ -169,7 +169,7 @@ def many_adjoints(
     fixed = [*c, h_mean.contiguous(), weight.contiguous(), weight_moments.contiguous(), *incoming]
     scratch = h_mean.new_empty(len(states[0]) * 3 * outputs * size)
     maybe_cells = [*states, *[None] * (4 - len(states))]
-    p_grads, x_grads = grads[:2], grads[2:] or [None, None]
+    p_grads, x_grads = grads[:2], [*grads[2:], *[None] * (4 - len(grads))]
     tensors = [*fixed, *maybe_cells, *x_grads, *p_grads, scratch]
     for part in tensors:
         if part is not None and not (
