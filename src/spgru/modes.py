@@ -24,8 +24,8 @@ from spgru.functional.linear import Tap
 from spgru.moments import Moments
 
 __all__ = [
-    "Drawn", "Frozen", "Record", "Responding", "WeightMode", "enter_frozen", "enter_recording", "enter_weights",
-    "frozen_of", "record", "records_of", "weight_mode",
+    "Drawn", "Frozen", "Record", "Responding", "WeightMode", "enter_frozen", "enter_recording",
+    "enter_weights", "frozen_of", "record", "records_of", "weight_mode",
 ]  # fmt: skip
 
 

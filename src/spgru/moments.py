@@ -111,7 +111,6 @@ def _operate(function: Any, *operands: Any) -> Any:
 # -- who watches ----------------------------------------------------------------------------------
 
 
-
 class Watcher(Protocol):
     """Sees what is computed; see `spgru.response`."""
 

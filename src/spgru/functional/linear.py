@@ -26,8 +26,8 @@ class Tap(Protocol):
     def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
         """The result of the map for x."""
 
-    def note(self, affine: Affine, x: Moments, mean: Tensor, var: Tensor) -> None:
-        """Results for x were differentiated by `mean` and `var`."""
+    def note(self, affine: Affine | None, x: Moments | None, mean: Tensor, var: Tensor) -> Moments:
+        """The result for x, which is differentiated by `mean` and `var`."""
 
     def rows(self, start: int) -> Tap:
         """For the map to outputs from `start` on."""

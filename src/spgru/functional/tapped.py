@@ -30,7 +30,7 @@ def tapped_product(affine: Affine, x_mean: Tensor, x_var: Tensor | None) -> tupl
         x_var = x_mean.new_zeros(()).expand(x_mean.shape)
     shape = x_mean.shape[:-1]
     rows = [part.reshape(-1, x_mean.shape[-1]) for part in (x_mean, x_var)]
-    mean, var = _Product.apply(affine, *rows)
+    mean, var = _Product.apply(affine, *rows)  # type: ignore[no-untyped-call]
     return mean.view(*shape, -1), var.view(*shape, -1)
 
 
@@ -57,9 +57,7 @@ class _Product(torch.autograd.Function):
         return None, *rows_of_batch(adjoint, grads)
 
 
-def rows_of_batch(
-    function: Callable[..., list[Tensor]], grads: tuple[Tensor, ...]
-) -> list[Tensor]:
+def rows_of_batch(function: Callable[..., list[Tensor]], grads: tuple[Tensor, ...]) -> list[Tensor]:
     """`function` of (rows, K, ...) gradients, K a batch of `torch.func.vmap` or, without one, 1.
 
     By hand, since the vmap rule of a `torch.autograd.Function` costs a third of a millisecond a

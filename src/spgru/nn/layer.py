@@ -287,6 +287,13 @@ class Layer(nn.Module):
             entry = frozen.kept[key] = _Kept(_make(make, frozen), sources)
         return entry.affine
 
+    def _tell_bias(self, name: str, mean: Tensor, var: Tensor) -> Moments:
+        """A bias that is used without a weight, told to whom every use is told."""
+        mode = weight_mode(self)
+        if not isinstance(mode, Responding) or mode.tap is None:
+            return Moments(mean, var)
+        return mode.tap("", name).note(None, None, mean, var)
+
     # -- calls --------------------------------------------------------------------------------
 
     @property

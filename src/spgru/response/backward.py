@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from spgru.response.arguments import Source
 from spgru.response.contraction import Block, block_of, by_bias, by_entries, by_weight, rows_of
-from spgru.response.sequences import Grouping, Layout, Mixed, find_sequences, group, project
+from spgru.response.sequences import Grouping, Layout, MixedError, find_sequences, group, project
 from spgru.response.tape import Noise, Tape, Use
 
 __all__ = ["Backward"]
@@ -86,7 +86,7 @@ class Backward:
         for layout in layouts:
             try:
                 return layout, self._variances(layout)
-            except Mixed:
+            except MixedError:
                 continue
         raise AssertionError("a single sequence cannot be mixed")
 
@@ -151,7 +151,8 @@ class Backward:
             rows.append(found.T)
         rows += [_joined(seeds[entries.at]) for entries in self._entries]
         lengths = [part.shape[1] for part in rows]
-        sequences = find_sequences(torch.cat(rows, 1), layout.sequences).split(lengths)
+        found_rows = find_sequences(torch.cat(rows, 1), layout.sequences)
+        sequences: Any = torch.split(found_rows, lengths)
         count = len(self._alike)
         return _Places(
             [group(part, layout.sequences) for part in sequences[:count]], sequences[count:]

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spgru.functional.linear import Affine
+from spgru.functional.linear import Affine, Size2d
 from spgru.functional.products import Convolution, Matrix, SameConvolution
 from spgru.response.sequences import Grouping
 from spgru.response.tape import Use
@@ -57,8 +57,8 @@ def block_of(
             return padded[how].transpose(0, 1)
         dim, length = how
         if dim == 1:
-            return rows.unflatten(0, (length, count))
-        return rows.unflatten(0, (count, length)).transpose(0, 1)
+            return rows.view(length, count, *rows.shape[1:])
+        return rows.view(count, length, *rows.shape[1:]).transpose(0, 1)
 
     def inputs(parts: list[Tensor | None]) -> Tensor | None:
         known = [_inputs(use, x) for use, x in zip(uses, parts, strict=True) if x is not None]
@@ -84,7 +84,8 @@ def rows_of(uses: Sequence[Use], grads: Sequence[Tensor]) -> Tensor:
         images = [grad.unsqueeze(1) if use.mean.ndim == 3 else grad for grad in grads]
         # (images, positions, K, O)
         rows = [grad.flatten(-2).permute(1, 3, 0, 2).flatten(0, 1) for grad in images]
-        return _cat(rows).unflatten(-1, (_groups(use), -1))
+        joined = _cat(rows)
+        return joined.reshape(*joined.shape[:-1], _groups(use), -1)
     return _cat([grad.flatten(1, -2).transpose(0, 1) for grad in grads]).unsqueeze(2)
 
 
@@ -110,13 +111,14 @@ def _inputs(use: Use, x: Tensor) -> Tensor:
     if isinstance(padding, str):
         images, padding = _pad_same(images, padding, kernel, dilation), 0
     windows = F.unfold(images, kernel, dilation, padding, stride)  # (images, C k k, positions)
-    return windows.transpose(1, 2).flatten(0, 1).unflatten(-1, (product.groups, -1))
+    rows = windows.transpose(1, 2).flatten(0, 1)
+    return rows.reshape(len(rows), product.groups, -1)
 
 
-def _pad_same(images: Tensor, padding: str, kernel: Sequence[int], dilation: object) -> Tensor:
+def _pad_same(images: Tensor, padding: str, kernel: Sequence[int], dilation: Size2d) -> Tensor:
     if padding == "valid":
         return images
-    steps = (dilation, dilation) if isinstance(dilation, int) else tuple(dilation)  # type: ignore[call-overload]
+    steps = (dilation, dilation) if isinstance(dilation, int) else dilation
     totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
     widths = [part for total in reversed(totals) for part in (total // 2, total - total // 2)]
     return F.pad(images, widths)
@@ -176,7 +178,7 @@ def _summed(
         # In this order the large factor is read as it lies.
         left, right = x[:, sequences, g].permute(1, 2, 0), grads.flatten(2).transpose(0, 1)
         total = torch.bmm(left, right) if total is None else torch.baddbmm(total, left, right)
-    return None if total is None else total.unflatten(-1, shape)
+    return None if total is None else total.view(*total.shape[:2], *shape)
 
 
 def by_bias(var: Tensor, blocks: Sequence[Block]) -> Tensor:

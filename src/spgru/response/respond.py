@@ -1,4 +1,4 @@
-"""`respond`: first order in every independent source; see docs/mathematics.md, "Linear response"."""
+"""`respond`: the variance to first order in every independent source."""
 
 from __future__ import annotations
 

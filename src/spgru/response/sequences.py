@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "Mixed", "candidates", "find_sequences", "group", "project", "single"]
+__all__ = ["Layout", "MixedError", "candidates", "find_sequences", "group", "project", "single"]
 
 _DIGIT = 256
 """Numbers of sequences are told apart by factors up to this, well within rounding."""
@@ -25,7 +25,7 @@ _NEGLIGIBLE = 1e-10
 """Of the largest gradient: what lies below is as good as none."""
 
 
-class Mixed(Exception):
+class MixedError(Exception):
     """Sequences influence each other."""
 
 
@@ -100,8 +100,8 @@ def candidates(
             if batch_sizes is not None:
                 choices.append([-1] if int(batch_sizes[0]) == size else [])
                 continue
-            dims = [dim for dim, length in enumerate(output.shape) if length == size]
-            choices.append(sorted(dims, key=lambda dim: (dim != first, dim)))
+            fitting = [dim for dim, length in enumerate(output.shape) if length == size]
+            choices.append(sorted(fitting, key=lambda dim: (dim != first, dim)))
         for dims in itertools.islice(itertools.product(*choices), 8):
             yield _layout(outputs, packed, size, dims)
 
@@ -152,10 +152,11 @@ def find_sequences(seeds: Tensor, count: int) -> Tensor:
     ratios = seeds[1:] / torch.where(known, seeds[0], 1)
     digits = ratios.round()
     is_off = ((ratios - digits).abs() > 0.1) | (digits < 0) | (digits >= _DIGIT)
-    powers = torch.tensor([_DIGIT**k for k in range(len(digits))], device=seeds.device)
-    sequence = (digits.long() * powers[:, None]).sum(0)
+    powers = [_DIGIT**k for k in range(len(digits))]
+    weights = torch.tensor(powers, dtype=torch.long, device=seeds.device)
+    sequence = (digits.long() * weights[:, None]).sum(0)
     if bool((is_off & known).any()) or bool((known & (sequence >= count)).any()):
-        raise Mixed
+        raise MixedError
     return torch.where(known, sequence, -1)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from spgru.functional.linear import Affine
 from spgru.functional.products import Matrix
 from spgru.functional.tapped import tapped_product
-from spgru.modes import Responding, enter_weights
+from spgru.modes import Responding, WeightMode, enter_weights
 from spgru.moments import Moments, unwatched, watching
 from spgru.nn.layer import Layer, layers_of
 from spgru.recurrent import Trajectory
@@ -121,13 +121,14 @@ class Tape:
     def second_pass(self, noises: list[Noise]) -> Iterator[None]:
         """Adds to `noises` what it finds."""
         second = _Second(self.notes, noises)
-        with self._responding(_certain, None), torch.no_grad(), watching(second):
+        graph = torch.set_grad_enabled(self.create_graph)
+        with self._responding(_certain, None), graph, watching(second):
             yield
         second.end()
 
     @contextmanager
     def _responding(self, change: Callable[[Moments], Moments], tap: Any) -> Iterator[None]:
-        modes = {
+        modes: dict[nn.Module, WeightMode] = {
             layer: Responding(
                 {name: change(self.weights[_join(path, name)]) for name in layer.weights()},
                 None if tap is None else tap(path, layer),
@@ -201,7 +202,7 @@ class _Second:
             if not mean.requires_grad:
                 raise RuntimeError(_UNSTEADY)
             self._noises.append(Noise(mean, moments.var))
-        object.__setattr__(moments, "mean", mean.detach())
+        object.__setattr__(moments, "mean", mean if torch.is_grad_enabled() else mean.detach())
         object.__setattr__(moments, "var", torch.zeros_like(mean))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
@@ -222,7 +223,7 @@ _NOTHING: Any = object()
 
 
 def _certain(moments: Moments) -> Moments:
-    return Moments(moments.mean.detach(), torch.zeros_like(moments.var))
+    return Moments(moments.mean, torch.zeros_like(moments.var))
 
 
 def _made_again(result: Any) -> Any:

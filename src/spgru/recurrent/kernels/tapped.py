@@ -50,9 +50,7 @@ class _TappedScan(torch.autograd.Function):
         history = _run(setting, a, keep=True)
         ctx.linear = _Linear(setting, a, history)
         outputs = [_copied(steps.after(part), part) for part in history[:2]]
-        finals = [
-            _copied(steps.final_of(part), part) for part in history[2:4] if part is not None
-        ]
+        finals = [_copied(steps.final_of(part), part) for part in history[2:4] if part is not None]
         before = [steps.before(part).detach() for part in history[:2]]
         ctx.mark_non_differentiable(*before)
         return *before, *outputs, *finals

@@ -1,11 +1,10 @@
 /* Gradients of many outputs through all steps of a layer at once, for small layers; see
    kernels/tapped.py. The adjoint of a step is linear in the gradients that come in: its coefficients
    are given, one set (column) for each of mean and variance of the state and, for an LSTM, mean and
-   variance of the cell. */
+   variance of the cell. What both files use stands in cells.c, above this text. */
 
-/* Sixteen numbers that the compiler keeps in registers, in one or several as the processor has them. */
-typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
-#define LANES 16
+/* by memcpy, since rows need not be aligned */
+static inline void store(float *to, lanes x) { memcpy(to, &x, sizeof x); }
 
 /* out (m, n) = p (m, k) w (k, n) for small matrices, four rows by sixteen columns at a time. Rows
    beyond the last are the last again. */
@@ -20,16 +19,16 @@ static inline void small_product(long m, long k, long n, in p, in w, out result)
             lanes sa = {0.0f}, sb = {0.0f}, sc = {0.0f}, sd = {0.0f};
             const float *from = w + column;
             for (long i = 0; i < k; i++, from += n) {
-                lanes x = *(const lanes *)from;
+                lanes x = load(from);
                 sa += a[i] * x;
                 sb += b[i] * x;
                 sc += c[i] * x;
                 sd += d[i] * x;
             }
-            *(lanes *)(result + rows[3] * n + column) = sd;
-            *(lanes *)(result + rows[2] * n + column) = sc;
-            *(lanes *)(result + rows[1] * n + column) = sb;
-            *(lanes *)(result + rows[0] * n + column) = sa;
+            store(result + rows[3] * n + column, sd);
+            store(result + rows[2] * n + column, sc);
+            store(result + rows[1] * n + column, sb);
+            store(result + rows[0] * n + column, sa);
         }
         if (column == n) continue;
         for (int r = 0; r < 4; r++) {
