@@ -18,6 +18,7 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -60,13 +61,13 @@ def co2(folder: Path) -> list[float]:
         if value:
             months.setdefault(date[:6], []).append(float(value))
     means = [sum(values) / len(values) for _, values in sorted(months.items())]
-    return [after - before for before, after in zip(means, means[1:], strict=False)]
+    return [after - before for before, after in pairwise(means)]
 
 
 def equipment(folder: Path) -> list[float]:
     """Change of the logarithm of monthly turnover in electrical equipment since 1995."""
     logs = [math.log(float(row[1])) for row in _rows(folder, "elec_equip")]
-    return [after - before for before, after in zip(logs, logs[1:], strict=False)]
+    return [after - before for before, after in pairwise(logs)]
 
 
 def unemployment(folder: Path) -> list[float]:

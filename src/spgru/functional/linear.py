@@ -29,6 +29,12 @@ class Tap(Protocol):
     def note(self, affine: Affine | None, x: Moments | None, mean: Tensor, var: Tensor) -> Moments:
         """The result for x, which is differentiated by `mean` and `var`."""
 
+    def add_to(self, affine: Affine, sequences: int, outputs: int) -> tuple[Tensor, Tensor]:
+        """Where gradients by weight (sequences, outputs, O, I) and bias without I are summed up."""
+
+    def will_add(self, affine: Affine, sequences: int) -> None:
+        """The results of a call are differentiated by what is summed up by `add_to`."""
+
     def rows(self, start: int) -> Tap:
         """For the map to outputs from `start` on."""
 

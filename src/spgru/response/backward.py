@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from spgru.response.arguments import Source
-from spgru.response.contraction import Block, block_of, by_bias, by_entries, by_weight, rows_of
+from spgru.response.contraction import (
+    Gradients,
+    Summed,
+    block_of,
+    by_bias,
+    by_entries,
+    by_weight,
+    rows_of,
+    to_sequences,
+)
 from spgru.response.sequences import Grouping, Layout, MixedError, find_sequences, group, project
 from spgru.response.tape import Noise, Tape, Use
 
@@ -42,6 +51,8 @@ class _Places(NamedTuple):
     """of uses that are alike"""
     entries: Sequence[Tensor]
     """of inputs and noises"""
+    sums: Sequence[Tensor]
+    """of gradients that were summed up"""
 
 
 class Backward:
@@ -102,19 +113,25 @@ class Backward:
             grads = layout.one_hot(start, stop, self._outputs)
             if places is None:
                 grads = [torch.cat(parts) for parts in zip(seeds, grads, strict=True)]
+            for sums in self._tape.sums.values():
+                sums.by_weight = sums.by_bias = None
             gradients = self._differentiate(grads)
+            skip = 0
             with torch.set_grad_enabled(self._tape.create_graph):
                 if places is None:
-                    count = len(seeds[0])
-                    places = self._find([part[:count].detach() for part in gradients], layout)
-                    gradients = [part[count:] for part in gradients]
-                found.append(self._contract(gradients, places, layout.sequences))
+                    skip = len(seeds[0])
+                    places = self._find([part[:skip].detach() for part in gradients], layout)
+                    gradients = [part[skip:] for part in gradients]
+                found.append(self._contract(gradients, skip, places, layout.sequences))
             start = stop
         return {name: torch.cat([part[name] for part in found], 1).T for name in found[0]}
 
     def _at_once(self) -> int:
         """How many outputs of every sequence fit into memory."""
         each = sum(target.numel() * target.element_size() for target in self._targets)
+        for sums in self._tape.sums.values():
+            weight = sums.affine.weight
+            each += sums.sequences * weight.numel() * weight.element_size()
         # Gradients on their way take about as much as those that are kept.
         return max(1, self._memory // (2 * each))
 
@@ -150,41 +167,58 @@ class Backward:
                 found = found + project(rows_of(uses, seeds[var]).flatten(2))
             rows.append(found.T)
         rows += [_joined(seeds[entries.at]) for entries in self._entries]
+        count = len(seeds[0])
+        rows += [
+            sums.affine.weight.new_zeros(count, sums.sequences)
+            if sums.by_weight is None
+            else project(sums.by_weight[:, :count].flatten(2)).T
+            for sums in self._tape.sums.values()
+        ]
         lengths = [part.shape[1] for part in rows]
         found_rows = find_sequences(torch.cat(rows, 1), layout.sequences)
         sequences: Any = torch.split(found_rows, lengths)
-        count = len(self._alike)
+        first, second = len(self._alike), len(self._alike) + len(self._entries)
         return _Places(
-            [group(part, layout.sequences) for part in sequences[:count]], sequences[count:]
+            [group(part, layout.sequences) for part in sequences[:first]],
+            sequences[first:second],
+            sequences[second:],
         )
 
     # -- variances ----------------------------------------------------------------------------
 
     def _contract(
-        self, gradients: Sequence[Tensor], places: _Places, count: int
+        self, gradients: Sequence[Tensor], skip: int, places: _Places, count: int
     ) -> dict[str, Tensor]:
-        """(sequences, K) for each source"""
+        """(sequences, K) for each source
+
+        Args:
+            skip: of the gradients that were summed up, those of the seeds
+            count: of sequences
+        """
         weights = self._tape.weights
         parts: dict[str, Tensor] = {}
 
         def add(name: str, part: Tensor) -> None:
             parts[name] = parts[name] + part if name in parts else part
 
-        blocks: dict[tuple[str, str, int], list[Block]] = {}
-        affines = {}
+        found: dict[tuple[str, str, int], Gradients] = {}
         for (uses, mean, var), how in zip(self._alike, places.rows, strict=True):
             tap = uses[0].tap
-            key = tap.weight, tap.bias, tap.start
+            own = found.setdefault(
+                (tap.weight, tap.bias, tap.start), Gradients(uses[0].affine, [], [])
+            )
             by_var = None if var is None else gradients[var]
-            blocks.setdefault(key, []).append(block_of(uses, gradients[mean], by_var, how, count))
-            affines[key] = uses[0].affine
-        for key, found in blocks.items():
-            (weight, bias, start), affine = key, affines[key]
-            if affine is not None:
-                add(weight, by_weight(affine, found, self._memory))
+            own.blocks.append(block_of(uses, gradients[mean], by_var, how, count))
+        for (key, sums), sequence in zip(self._tape.sums.items(), places.sums, strict=True):
+            own = found.setdefault(key[:3], Gradients(sums.affine, [], []))
+            if sums.by_weight is not None and sums.by_bias is not None:
+                parts_of = (part[:, skip:] for part in (sums.by_weight, sums.by_bias))
+                own.sums.append(Summed(*(to_sequences(p, sequence, count) for p in parts_of)))
+        for (weight, bias, start), own in found.items():
+            if weight:
+                add(weight, by_weight(own, self._memory))
             if bias:
-                rows = found[0].by_mean.shape[-2:].numel()
-                add(bias, by_bias(weights[bias].var[start : start + rows], found))
+                add(bias, by_bias(weights[bias].var, start, own))
         for entries, sequence in zip(self._entries, places.entries, strict=True):
             part = _joined(gradients[entries.at])
             add(entries.name, by_entries(entries.var.flatten(), part, sequence, count))

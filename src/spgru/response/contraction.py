@@ -24,7 +24,10 @@ from spgru.functional.products import Convolution, Matrix, SameConvolution
 from spgru.response.sequences import Grouping
 from spgru.response.tape import Use
 
-__all__ = ["Block", "block_of", "by_bias", "by_entries", "by_weight"]
+__all__ = [
+    "Block", "Gradients", "Summed", "block_of", "by_bias", "by_entries", "by_weight", "rows_of",
+    "to_sequences",
+]  # fmt: skip
 
 
 class Block(NamedTuple):
@@ -36,6 +39,24 @@ class Block(NamedTuple):
     by_mean: Tensor
     """(length, B, K, groups, O)"""
     by_var: Tensor | None
+
+
+class Summed(NamedTuple):
+    """Gradients that were summed over rows before."""
+
+    by_weight: Tensor
+    """(B, K, O, I)"""
+    by_bias: Tensor
+    """(B, K, O)"""
+
+
+class Gradients(NamedTuple):
+    """All that is known of one weight and its bias."""
+
+    affine: Affine | None
+    """None for a bias without a weight"""
+    blocks: list[Block]
+    sums: list[Summed]
 
 
 def block_of(
@@ -124,13 +145,28 @@ def _pad_same(images: Tensor, padding: str, kernel: Sequence[int], dilation: Siz
     return F.pad(images, widths)
 
 
-def by_weight(affine: Affine, blocks: Sequence[Block], memory: int) -> Tensor:
+def to_sequences(sums: Tensor, sequence: Tensor, count: int) -> Tensor:
+    """Sums (rows, ...) of rows of these sequences, -1 for none -> (count, ...)"""
+    number = torch.arange(len(sums), device=sums.device)
+    if len(sums) == count and bool(((sequence < 0) | (sequence == number)).all()):
+        return sums
+    known = sequence >= 0
+    return sums.new_zeros(count, *sums.shape[1:]).index_add(0, sequence[known], sums[known])
+
+
+def by_weight(gradients: Gradients, memory: int) -> Tensor:
     """(B, K): the variance that one weight causes.
 
     Args:
         memory: bytes that gradients of the weight may take at a time
     """
+    affine, blocks, sums = gradients
+    assert affine is not None
     assert affine.weight_var is not None
+    if not blocks:
+        total = sum(part.by_weight for part in sums)
+        assert isinstance(total, Tensor)
+        return total.flatten(2).square() @ affine.weight_var.flatten()
     count, outputs, groups = blocks[0].by_mean.shape[1:4]
     rows = affine.weight.shape[0] // groups
     inputs = affine.weight[0].numel()
@@ -146,21 +182,23 @@ def by_weight(affine: Affine, blocks: Sequence[Block], memory: int) -> Tensor:
         for g in range(groups):
             for row in range(0, rows, height):
                 at = slice(start, start + width), g, slice(row, row + height)
-                part = part + _squared(blocks, *at, slope[g, at[2]], var[g, at[2]])
+                part = part + _squared(gradients, *at, slope[g, at[2]], var[g, at[2]])
         assert isinstance(part, Tensor)
         found.append(part)
     return torch.cat(found)
 
 
 def _squared(
-    blocks: Sequence[Block], sequences: slice, g: int, rows: slice, slope: Tensor, var: Tensor
+    gradients: Gradients, sequences: slice, g: int, rows: slice, slope: Tensor, var: Tensor
 ) -> Tensor:
     """(B', K)"""
-    total = _summed(blocks, sequences, g, rows, of_var=False)
-    spread = _summed(blocks, sequences, g, rows, of_var=True)
+    total = _summed(gradients.blocks, sequences, g, rows, of_var=False)
+    spread = _summed(gradients.blocks, sequences, g, rows, of_var=True)
     assert total is not None
     if spread is not None:
         total = torch.addcmul(total, spread, slope.T.unsqueeze(1))
+    for part in gradients.sums:
+        total = total + part.by_weight[sequences, :, rows].permute(0, 3, 1, 2)
     return (total.square() * var.T.unsqueeze(1)).sum((1, 3))
 
 
@@ -181,11 +219,13 @@ def _summed(
     return None if total is None else total.view(*total.shape[:2], *shape)
 
 
-def by_bias(var: Tensor, blocks: Sequence[Block]) -> Tensor:
-    """(B, K): the variance that one bias causes."""
-    total = sum(block.by_mean.sum(0).flatten(2) for block in blocks)
+def by_bias(var: Tensor, start: int, gradients: Gradients) -> Tensor:
+    """(B, K): the variance that one bias causes, or its part from `start` on."""
+    parts = [block.by_mean.sum(0).flatten(2) for block in gradients.blocks]
+    parts += [part.by_bias for part in gradients.sums]
+    total = sum(parts)
     assert isinstance(total, Tensor)
-    return total.square() @ var
+    return total.square() @ var[start : start + total.shape[-1]]
 
 
 def by_entries(var: Tensor, grads: Tensor, sequence: Tensor, count: int) -> Tensor:

@@ -24,7 +24,7 @@ from spgru.moments import Moments, unwatched, watching
 from spgru.nn.layer import Layer, layers_of
 from spgru.recurrent import Trajectory
 
-__all__ = ["Noise", "Tape", "Use"]
+__all__ = ["Noise", "Sums", "Tape", "Use"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,12 +50,15 @@ class WeightTap:
             mean, var = tapped_product(affine, x_mean, x_var)
         return self.note(affine, x, mean, var)
 
-    def note(self, affine: Affine | None, x: Any, mean: Tensor, var: Tensor) -> Moments:
+    def _check_grad(self) -> None:
         if not torch.is_grad_enabled():
             raise RuntimeError(
                 f"{self.weight or self.bias} is used under torch.no_grad() or inference_mode(), "
                 "where the response to it cannot be computed; call respond on code without them"
             )
+
+    def note(self, affine: Affine | None, x: Any, mean: Tensor, var: Tensor) -> Moments:
+        self._check_grad()
         x_mean, x_var = (x, None) if isinstance(x, Tensor) or x is None else x
         # Results that depend on no other source start the graph. Of a certain input the weight's
         # mean has no influence on the variance.
@@ -64,6 +67,18 @@ class WeightTap:
             var = var.detach().requires_grad_()
         self.tape.uses.append(Use(self, affine, x_mean, x_var, mean, var))
         return Moments(mean, var)
+
+    def will_add(self, affine: Affine, sequences: int) -> None:
+        self._check_grad()
+        self.tape.sums[self.weight, self.bias, self.start, sequences] = Sums(affine, sequences)
+
+    def add_to(self, affine: Affine, sequences: int, outputs: int) -> tuple[Tensor, Tensor]:
+        sums = self.tape.sums[self.weight, self.bias, self.start, sequences]
+        if sums.by_weight is None or sums.by_bias is None:
+            shape = sequences, outputs, *affine.weight.shape
+            sums.by_weight = affine.weight.new_zeros(shape)
+            sums.by_bias = affine.weight.new_zeros(shape[:-1])
+        return sums.by_weight, sums.by_bias
 
     def rows(self, start: int) -> WeightTap:
         return WeightTap(self.tape, self.weight, self.bias, self.start + start)
@@ -81,6 +96,18 @@ class Use(NamedTuple):
     mean: Tensor
     """(*rows, O), the tensor by which outputs are differentiated"""
     var: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Sums:
+    """Gradients by one weight, summed over all steps of every sequence of a scan."""
+
+    affine: Affine
+    sequences: int
+    by_weight: Tensor | None = None
+    """(sequences, K, O, I)"""
+    by_bias: Tensor | None = None
+    """(sequences, K, O)"""
 
 
 class Noise(NamedTuple):
@@ -103,6 +130,8 @@ class Tape:
         self.create_graph = create_graph
         self.layers = dict(layers_of(module))
         self.uses: list[Use] = []
+        self.sums: dict[tuple[str, str, int, int], Sums] = {}
+        """by weight, bias, first row of the weight, and sequences"""
         self.weights: dict[str, Moments] = {}
         """by their dotted names"""
         self.notes = _Notes()
@@ -140,9 +169,13 @@ class Tape:
             yield
 
     def _tap(self, path: str, layer: Layer) -> Callable[[str, str], WeightTap]:
-        return lambda weight, bias: WeightTap(
-            self, _join(path, weight), _join(path, bias) if bias in layer.weights() else ""
-        )
+        names = layer.weights()
+
+        def make(weight: str, bias: str) -> WeightTap:
+            full = [_join(path, name) if name in names else "" for name in (weight, bias)]
+            return WeightTap(self, full[0], full[1])
+
+        return make
 
 
 @dataclass(slots=True, eq=False)

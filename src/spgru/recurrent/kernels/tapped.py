@@ -13,6 +13,7 @@ for each coefficient, and the products with W.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +35,9 @@ def tapped_scan(setting: Setting, a: Inputs) -> tuple[Tensor, ...]:
     """The outputs of a scan; its map of the state tells of every use."""
     hidden, rows = setting.cell.hidden, a.x_mean.shape
     assert hidden.tap is not None
+    if a.weight.is_cpu and a.h_mean.shape[-1] <= _MOST_UNITS and _has_compiled():
+        hidden.tap.will_add(hidden, setting.steps.sequences)
+        return tuple(_TappedScan.apply(setting, None, None, *a)[2:])
     # Without memory: only their gradients are wanted.
     probes = [a.x_mean.new_zeros(()).expand(rows).requires_grad_() for _ in range(2)]
     h_mean, h_var, *outputs = _TappedScan.apply(setting, *probes, *a)
@@ -59,7 +63,10 @@ class _TappedScan(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         # Gradients of what is before steps are there by rule, and are nothing.
         linear, needs_x_var = ctx.linear, ctx.needs_input_grad[4]
-        found = rows_of_batch(lambda *out: linear.backward(needs_x_var, *out), grads[2:])
+        backward = linear.backward if ctx.needs_input_grad[1] else linear.backward_compiled
+        found = rows_of_batch(lambda *out: backward(needs_x_var, *out), grads[2:])
+        if not ctx.needs_input_grad[1]:
+            found = [None, None, *found]  # type: ignore[list-item]
         states = found[4 if needs_x_var else 3 :]
         x_grads = [*found[2:4]] if needs_x_var else [found[2], None]
         no_weights = (None,) * 4
@@ -85,7 +92,6 @@ class _Linear:
 
     def __init__(self, setting: Setting, a: Inputs, history: _History) -> None:
         self.setting, self.a, self.history = setting, a, history
-        self._coefficients: _Coefficients | None = None
 
     def backward(
         self, needs_x_var: bool, out_mean: Tensor, out_var: Tensor, *by_cell: Tensor
@@ -95,36 +101,62 @@ class _Linear:
         Of the products with h in the order of steps, of those with x in the order of time (by the
         variance where it is needed), of the initial state.
         """
-        if self._coefficients is None:
-            self._coefficients = self._differentiate()
-        a, steps = self.a, self.setting.steps
-        batch = max(part.shape[1] for part in (out_mean, out_var, *by_cell))
-        rows, size, last = len(a.x_mean), a.h_mean.shape[-1], steps.count - 1
-        if not by_cell:
-            last = _last_step(steps, out_mean, out_var)
+        steps = self.setting.steps
+        batch, last, states = self._start(out_mean, out_var, by_cell)
         is_shared = self.setting.kernels.one_gradient and not steps.reverse
         count = 2 if is_shared else 4 if needs_x_var else 3
-        grads = [out_mean.new_empty(rows, batch, a.x_mean.shape[-1]) for _ in range(count)]
+        shape = len(self.a.x_mean), batch, self.a.x_mean.shape[-1]
+        grads = [out_mean.new_empty(shape) for _ in range(count)]
+        if last < steps.count - 1:
+            for part in grads:
+                part[_starts(steps.sizes)[last + 1] :] = 0
+        self._run(out_mean, out_var, grads, states, last)
+        x_grads = grads[:2] if is_shared else grads[2:]
+        return [*grads[:2], *x_grads[: 2 if needs_x_var else 1], *states]
+
+    def backward_compiled(
+        self, needs_x_var: bool, out_mean: Tensor, out_var: Tensor, *by_cell: Tensor
+    ) -> list[Tensor]:
+        """The same by one call of C, which sums the gradients by the weights up itself."""
+        from spgru.recurrent.kernels.native.functions import many_adjoints
+
+        a, steps, hidden = self.a, self.setting.steps, self.setting.cell.hidden
+        batch, last, states = self._start(out_mean, out_var, by_cell)
+        shape = len(a.x_mean), batch, a.x_mean.shape[-1]
+        x_grads = [out_mean.new_empty(shape) for _ in range(2 if needs_x_var else 1)]
+        if last < steps.count - 1:
+            for part in x_grads:
+                part[_starts(steps.sizes)[last + 1] :] = 0
+        assert hidden.tap is not None
+        many_adjoints(
+            steps, last, coefficients=self.coefficients,
+            h_mean=steps.before(self.history.h_mean), h_var=steps.before(self.history.h_var),
+            weight=a.weight, weight_moments=a.weight_moments, slope=hidden.second_moment_slope(),
+            out=(out_mean, out_var), states=states, x_grads=x_grads,
+            sums=hidden.tap.add_to(hidden, steps.sequences, batch),
+        )  # fmt: skip
+        return [*x_grads, *states]
+
+    def _start(
+        self, out_mean: Tensor, out_var: Tensor, by_cell: tuple[Tensor, ...]
+    ) -> tuple[int, int, list[Tensor]]:
+        """Number of outputs, the last step with a gradient, gradients of the state after it."""
+        steps, size = self.setting.steps, self.a.h_mean.shape[-1]
+        batch = max(part.shape[1] for part in (out_mean, out_var, *by_cell))
+        last = steps.count - 1 if by_cell else _last_step(steps, out_mean, out_var)
         states = [out_mean.new_zeros(steps.sequences, batch, size) for _ in range(2)]
         states += [
             part.expand(-1, batch, -1).clone(memory_format=torch.contiguous_format)
             for part in by_cell
         ]
-        if last < steps.count - 1:
-            for part in grads:
-                part[_starts(steps.sizes)[last + 1] :] = 0
-        by_kernel = a.weight.is_cpu and size <= _MOST_UNITS and _has_compiled()
-        run = self._run_compiled if by_kernel else self._run
-        run(self._coefficients, out_mean, out_var, grads, states, last)
-        x_grads = grads[:2] if is_shared else grads[2:]
-        return [*grads[:2], *x_grads[: 2 if needs_x_var else 1], *states]
+        return batch, last, states
 
     def _run(
-        self, c: _Coefficients, out_mean: Tensor, out_var: Tensor, grads: list[Tensor],
-        states: list[Tensor], last: int,
+        self, out_mean: Tensor, out_var: Tensor, grads: list[Tensor], states: list[Tensor],
+        last: int,
     ) -> None:  # fmt: skip
         """Fills `grads` and `states` from step `last` on."""
-        a, steps = self.a, self.setting.steps
+        a, steps, c = self.a, self.setting.steps, self.coefficients
         size, batch = a.h_mean.shape[-1], states[0].shape[1]
         out_means, out_vars = (part.split(steps.batch_sizes) for part in (out_mean, out_var))
         starts, by_time = _starts(steps.sizes), _starts(steps.batch_sizes)
@@ -152,21 +184,8 @@ class _Linear:
             for old, new in zip(cells or states, carried, strict=True):
                 old[:n] = new if cells else old[:n] + new
 
-    def _run_compiled(
-        self, c: _Coefficients, out_mean: Tensor, out_var: Tensor, grads: list[Tensor],
-        states: list[Tensor], last: int,
-    ) -> None:  # fmt: skip
-        """The same as one call of C."""
-        from spgru.recurrent.kernels.native.functions import many_adjoints
-
-        a, steps = self.a, self.setting.steps
-        many_adjoints(
-            steps, last, gates=a.x_mean.shape[-1] // a.h_mean.shape[-1], coefficients=c,
-            h_mean=steps.before(self.history.h_mean), weight=a.weight,
-            weight_moments=a.weight_moments, out=(out_mean, out_var), states=states, grads=grads,
-        )  # fmt: skip
-
-    def _differentiate(self) -> _Coefficients:
+    @cached_property
+    def coefficients(self) -> _Coefficients:
         setting, a, history, steps = self.setting, self.a, self.history, self.setting.steps
         size = a.h_mean.shape[-1]
         x_mean, x_var = (_in_order_of_steps(steps, part) for part in (a.x_mean, a.x_var))

@@ -35,7 +35,7 @@ _WITH_TIME = "rows inputs size steps reverse"
 
 
 class Signature(NamedTuple):
-    """The arguments of a function in their order: pointers to float32, then whole numbers."""
+    """The arguments of a function in their order: pointers, then whole numbers."""
 
     pointers: list[str]
     numbers: list[str]
@@ -76,11 +76,20 @@ SIGNATURES = {
     "gru_reset_before_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
     "lstm_steps": _signature(f"{_WHOLE} {_CELL} {_NEW} {_NEW_CELL} scratch", _WITH_TIME),
     "rnn_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
+    "many_adjoints": _signature(
+        "x_mean_c x_var_c p_mean_c p_var_c carried_mean_c carried_var_c h_mean h_var weight "
+        "weight_moments slope out_mean out_var by_mean by_var cell_mean? cell_var? x_mean x_var? "
+        "by_weight by_bias scratch starts times sizes",
+        "steps rows sequences outputs size gates columns threads",
+    ),
 }
 
 # Units up to which a step is not worth a second thread: 16 rows of 128, some 10 microseconds, which
 # is what waking a thread can cost.
 _ONE_THREAD = 16 * 128
+
+
+_HELD = 8  # HELD of adjoint.c
 
 
 class _Process:
@@ -151,34 +160,40 @@ class Function:
 
 
 def many_adjoints(
-    steps: Any, last: int, *, gates: int, coefficients: Any, h_mean: Tensor, weight: Tensor,
-    weight_moments: Tensor, out: tuple[Tensor, Tensor], states: list[Tensor], grads: list[Tensor],
+    steps: Any, last: int, *, coefficients: Any, h_mean: Tensor, h_var: Tensor, weight: Tensor,
+    weight_moments: Tensor, slope: Tensor, out: tuple[Tensor, Tensor], states: list[Tensor],
+    x_grads: list[Tensor], sums: tuple[Tensor, Tensor],
 ) -> None:  # fmt: skip
     """Gradients of K outputs from step `last` to the first; see `spgru.recurrent.kernels.tapped`.
 
     Args:
+        h_mean: (rows, H), before every step, in the order of steps
+        slope: of W.var + W.mean^2 by W.mean, (gates H, H)
         out: (rows, K, H) in the order of time
         states: (B, K, H) each: mean and variance of h, and of an LSTM's cell; changed
-        grads: (rows, K, gates H) each, filled: of p in the order of steps, and of x (mean, or mean
-            and variance) in that of time unless they are the same
+        x_grads: (rows, K, gates H) each, filled: of x in the order of time, by its mean, or by its
+            mean and variance
+        sums: gradients by the weight (B, K, gates H, H) and its bias, to which those are added
     """
     outputs, size = states[0].shape[1:]
-    rows = len(h_mean)
-    c = [part.contiguous() for part in coefficients]
-    incoming = [part.expand(-1, outputs, -1).contiguous() for part in out]
-    fixed = [*c, h_mean.contiguous(), weight.contiguous(), weight_moments.contiguous(), *incoming]
-    scratch = h_mean.new_empty(len(states[0]) * 3 * outputs * size)
-    maybe_cells = [*states, *[None] * (4 - len(states))]
-    p_grads, x_grads = grads[:2], [*grads[2:], *[None] * (4 - len(grads))]
-    tensors = [*fixed, *maybe_cells, *x_grads, *p_grads, scratch]
+    rows, sequences, width = len(h_mean), len(states[0]), weight.shape[0]
+    incoming = [part.expand(-1, outputs, -1) for part in out]
+    fixed = [*coefficients, h_mean, h_var, weight, weight_moments, slope, *incoming]
+    changed = [*states, *[None] * (4 - len(states)), *x_grads, *[None] * (2 - len(x_grads)), *sums]
+    room = outputs * (2 * _HELD * width + 3 * size) + _HELD * width * size
+    scratch = h_mean.new_empty(sequences * room)
+    tensors = [*(part.contiguous() for part in fixed), *changed, scratch]
     for part in tensors:
         if part is not None and not (
             part.dtype is torch.float32 and part.is_cpu and part.is_contiguous()
         ):
-            raise ValueError(f"many_adjoints takes contiguous float32 on the CPU, got {part.dtype}")
+            raise ValueError(
+                f"many_adjoints takes contiguous float32 on the CPU, got {part.dtype} on "
+                f"{part.device} with strides {part.stride()}"
+            )
     starts, by_time = [0, *accumulate(steps.sizes)], [0, *accumulate(steps.batch_sizes)]
     count = last + 1
-    numbers = [
+    places = [
         (ctypes.c_long * count)(*values)
         for values in (
             starts[:count],
@@ -187,15 +202,8 @@ def many_adjoints(
         )
     ]
     alone = rows * outputs * size <= _ONE_THREAD or _Process.is_forked
-    _bind_adjoints()(
-        *(None if part is None else part.data_ptr() for part in tensors), *numbers, count, rows,
-        len(states[0]), outputs, size, gates, len(states), 1 if alone else torch.get_num_threads(),
+    bind("many_adjoints")(
+        *(None if part is None else part.data_ptr() for part in tensors), *places, count, rows,
+        sequences, outputs, size, width // size, len(states),
+        1 if alone else torch.get_num_threads(),
     )  # fmt: skip
-
-
-@cache
-def _bind_adjoints() -> Any:
-    function = library.load().many_adjoints
-    function.restype = None
-    function.argtypes = [ctypes.c_void_p] * 23 + [ctypes.c_long] * 8
-    return function
