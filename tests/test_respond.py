@@ -402,6 +402,8 @@ def test_under_other_modes() -> None:
     for block in (sampling(module, torch.Generator()), at_mean(module)):
         with block, pytest.raises(ValueError, match="outside of `sampling`"):
             spgru.respond(module, x)
+    compiled = torch.compile(module, backend="eager")
+    torch.testing.assert_close(spgru.respond(compiled, x).var, expected)
     for parameter in module.parameters():
         parameter.requires_grad_(False)
     torch.testing.assert_close(spgru.respond(module, x).var, expected)

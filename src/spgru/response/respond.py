@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -67,8 +69,7 @@ def respond(
     """
     _check(module, memory)
     call = module if function is None else function
-    # Compiled modules run as they were written: what happens inside is to be seen.
-    with torch.inference_mode(False), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+    with torch.inference_mode(False), torch.enable_grad(), _uncompiled():
         tape, given = Tape(module, create_graph), Inputs(inputs, options)
         with tape.first_pass():
             result = Outputs(given.call(call, certain=False), create_graph)
@@ -82,6 +83,15 @@ def respond(
     split = {name: result.filled(layout, part) for name, part in parts.items()}
     y = result.with_variance(layout, parts)
     return (y, split) if sources else y
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Compiled modules run as they were written: what happens inside is to be seen."""
+    # Where nothing was compiled the compiler need not be imported, which takes a second.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _batch_dim(module: nn.Module) -> int:
