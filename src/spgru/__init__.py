@@ -23,6 +23,7 @@ from spgru.moments import (
 from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
 from spgru.nn.contexts import frozen
 from spgru.nn.weight import parameter_groups
+from spgru.response import respond
 from spgru.tracing import Trace, trace
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "pack_padded_moments",
     "pad_packed_moments",
     "parameter_groups",
+    "respond",
     "set_value_checks",
     "stack",
     "trace",

@@ -10,7 +10,7 @@ Each mode is a mapping from layers to what applies to them; a layer that is not 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from spgru.functional.linear import Tap
+from spgru.moments import Moments
+
 __all__ = [
-    "Drawn", "Frozen", "Record", "WeightMode", "enter_frozen", "enter_gains", "enter_recording",
-    "enter_watching", "enter_weights", "frozen_of", "gains_of", "is_observed", "record",
-    "records_of", "watch",
-    "weight_mode",
+    "Drawn", "Frozen", "Record", "Responding", "WeightMode", "enter_frozen", "enter_gains",
+    "enter_recording", "enter_watching", "enter_weights", "frozen_of", "gains_of", "is_observed",
+    "record", "records_of", "watch", "weight_mode",
 ]  # fmt: skip
 
 
@@ -41,7 +43,19 @@ class AtMean:
     """Weights are their means."""
 
 
-WeightMode = Drawn | AtMean
+@dataclass(frozen=True, slots=True, eq=False)
+class Responding:
+    """Weights keep their moments, and what becomes of every use is noted; see `spgru.response`."""
+
+    values: Mapping[str, Moments]
+    """by name, as they are to be taken"""
+    tap: Callable[[str, str], Tap] | None
+    """what is told of the uses of a weight and a bias; None where nobody asks"""
+    kept: dict[Any, Any]
+    """maps made of them"""
+
+
+WeightMode = Drawn | AtMean | Responding
 
 
 class Record(NamedTuple):

@@ -40,14 +40,16 @@ def compiled_file(root: Path) -> Path:
 
 
 def test_the_table_of_signatures_is_that_of_the_c_source() -> None:
-    text = Path(library._SOURCE).read_text().replace("\\\n", " ")
+    text = "".join(path.read_text() for path in library._SOURCES).replace("\\\n", " ")
     macros = dict(re.findall(r"#define (FORWARD|BACKWARD|WHOLE_STEPS?)\s+(.*)", text))
     macros["WHOLE_STEPS"] = macros["WHOLE_STEPS"].replace("WHOLE_STEP", macros["WHOLE_STEP"])
     found = {}
     for name, arguments in re.findall(r"^void (\w+)\(([^)]*)\) \{", text, re.M):
         words = macros.get(arguments.strip(), arguments)
         kinds: dict[str, list[str]] = {"in": [], "out": [], "long": []}
-        order = [argument.split() for argument in words.split(",")]
+        # Places in memory of whole numbers are "const long *".
+        plain = words.replace("const long *", "in ")
+        order = [argument.split() for argument in plain.split(",")]
         for kind, argument in order:
             kinds[kind].append(argument)
         pointers = [argument for kind, argument in order if kind != "long"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,9 +12,31 @@ from torch import Tensor
 from spgru.functional.products import MATRIX, Convolution, Product
 from spgru.moments import Moments, is_autocast, promote
 
-__all__ = ["Affine", "conv2d", "linear"]
+__all__ = ["Affine", "Tap", "conv2d", "linear"]
 
 Size2d = int | tuple[int, ...]
+
+
+class Tap(Protocol):
+    """Told of every use of a map; see `spgru.response`."""
+
+    needs_reference: bool
+    """whether what is computed must be torch's own operations"""
+
+    def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
+        """The result of the map for x."""
+
+    def note(self, affine: Affine | None, x: Moments | None, mean: Tensor, var: Tensor) -> Moments:
+        """The result for x, which is differentiated by `mean` and `var`."""
+
+    def add_to(self, affine: Affine, sequences: int, outputs: int) -> tuple[Tensor, Tensor]:
+        """Where gradients by weight (sequences, outputs, O, I) and bias without I are summed up."""
+
+    def will_add(self, affine: Affine, sequences: int) -> None:
+        """The results of a call are differentiated by what is summed up by `add_to`."""
+
+    def rows(self, start: int) -> Tap:
+        """For the map to outputs from `start` on."""
 
 
 # eq=False: tensors have no equality to go by, and torch.compile hashes what it calls before it has
@@ -44,6 +66,7 @@ class Affine:
     """(O,), or None for 1"""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """what follows from the weights, by any key; see `keep`"""
+    tap: Tap | None = None
 
     @staticmethod
     def of(
@@ -121,6 +144,7 @@ class Affine:
             changed(self.bias_var),
             self.product,
             changed(self.gain),
+            tap=self.tap,
         )
 
     def rows(self, start: int, stop: int) -> Affine:
@@ -128,7 +152,11 @@ class Affine:
         part = self._each(lambda tensor: tensor[start:stop])
         if self.weight_var is not None:
             part.cache["second moment"] = self.second_moment()[start:stop]
-        return part
+        return part if self.tap is None else replace(part, tap=self.tap.rows(start))
+
+    def second_moment_slope(self) -> Tensor:
+        """d (W.var + g W.mean^2) / d W.mean (O, I)"""
+        return 2 * self._gained()
 
     def __call__(self, x: Tensor | Moments) -> Any:
         """(*batch, I) -> (*batch, O).
@@ -136,6 +164,10 @@ class Affine:
         A Tensor counts as certain and saves one product; certain weights and a certain input give
         a Tensor, everything else Moments.
         """
+        return self.untapped(x) if self.tap is None else self.tap.run(self, x)
+
+    def untapped(self, x: Tensor | Moments) -> Any:
+        """The result, told to nobody."""
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
         mean = self.product(x_mean, self._cast("weight", self.weight), self.bias)
         if self.weight_var is None:

@@ -160,7 +160,7 @@ class ConvCell(RecurrentLayer):
         shape = (*places, self.gates * self.hidden_channels)
         if isinstance(bias, Tensor):
             return bias.expand(shape)
-        return Moments(bias.mean.expand(shape), bias.var.expand(shape))
+        return self._tell_bias("bias_ih", bias.mean.expand(shape), bias.var.expand(shape))
 
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:

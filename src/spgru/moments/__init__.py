@@ -10,6 +10,7 @@ from spgru.moments.fields import is_autocast
 from spgru.moments.packed import pack_padded_moments, pad_packed_moments
 from spgru.moments.pair import Moments, Value, certain, promote
 from spgru.moments.table import functions_named, no_rule_for, refuse_writing, rule_for
+from spgru.moments.watchers import unwatched, watched_as_one, watching
 
 __all__ = [
     "Moments",
@@ -25,4 +26,7 @@ __all__ = [
     "refuse_writing",
     "rule_for",
     "stack",
+    "unwatched",
+    "watched_as_one",
+    "watching",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self, Unpack
 
 import torch
@@ -13,8 +14,17 @@ from torch import Tensor, nn
 from spgru.checks import check_value
 from spgru.functional import Affine
 from spgru.functional.products import Product
-from spgru.modes import AtMean, Drawn, frozen_of, gains_of, record, records_of, weight_mode
-from spgru.moments import certain, is_autocast
+from spgru.modes import (
+    AtMean,
+    Drawn,
+    Responding,
+    frozen_of,
+    gains_of,
+    record,
+    records_of,
+    weight_mode,
+)
+from spgru.moments import Moments, certain, is_autocast, unwatched
 from spgru.nn.cache import look_up, may_cache
 from spgru.nn.random_weights import Options, RandomWeights
 from spgru.nn.weight import StandardDeviation, standard_deviation_of
@@ -52,6 +62,8 @@ class Layer(RandomWeights):
             return self.weight_moments(name)
         if isinstance(mode, AtMean):
             return getattr(self, name) if self._stores_means else self.weight_moments(name).mean
+        if isinstance(mode, Responding):
+            return mode.values[name]
         if mode.draws is not None:
             return mode.draws[name]
         return self.family.sample(self.weight_moments(name), mode.generator)
@@ -85,10 +97,11 @@ class Layer(RandomWeights):
             names: of the weights it is made from, the matrix first; with its gain they are all
                 that it depends on
         """
-        frozen = frozen_of(self)
+        frozen, mode = frozen_of(self), weight_mode(self)
+        if isinstance(mode, Responding):
+            return _tapped(mode, names, make)
         if frozen is None or not may_cache():
             return make()
-        mode = weight_mode(self)
         if isinstance(mode, Drawn) and (mode.draws is None or not frozen.learns):
             return make()  # every block of drawn weights has its own, which must not pile up
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
@@ -114,6 +127,13 @@ class Layer(RandomWeights):
         finally:
             del self._captured[count:]
 
+    def _tell_bias(self, name: str, mean: Tensor, var: Tensor) -> Moments:
+        """A bias that is used without a weight, told to whom every use is told."""
+        mode = weight_mode(self)
+        if not isinstance(mode, Responding) or mode.tap is None:
+            return Moments(mean, var)
+        return mode.tap("", name).note(None, None, mean, var)
+
     # -- calls --------------------------------------------------------------------------------
 
     def _check(self, name: str, value: Any) -> None:
@@ -124,7 +144,7 @@ class Layer(RandomWeights):
     def _enter(self, value: Any) -> Any:
         """While weights are numbers, so is what enters: drawn or its mean, as they are."""
         mode = weight_mode(self)
-        if mode is None or isinstance(value, Tensor):
+        if mode is None or isinstance(mode, Responding) or isinstance(value, Tensor):
             return value
         return value.mean if isinstance(mode, AtMean) else self.family.sample(value, mode.generator)
 
@@ -198,3 +218,16 @@ def layers_of(module: nn.Module) -> Iterator[tuple[str, Layer]]:
     for name, child in module.named_modules():
         if isinstance(child, Layer):
             yield name, child
+
+
+def _tapped(mode: Responding, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
+    """The map that tells of its uses, made once."""
+    if names not in mode.kept:
+        with unwatched():
+            affine = make()
+        weight, bias = names
+        mode.kept[names] = (
+            affine if mode.tap is None else replace(affine, tap=mode.tap(weight, bias))
+        )
+    kept: Affine = mode.kept[names]
+    return kept

@@ -248,8 +248,10 @@ class Recurrent(RecurrentLayer):
         shapes = tuple((self.num_layers, *x_t.shape[:-1], size) for size in self._state_sizes)
         layers = self._initial_state(state, shapes, x_t, "num_layers, batch if x_t has one, size")
         x, finals = self._enter(x_t), []
-        for layer in range(self.num_layers):
-            part, before = self._part(layer, False), tuple(value[layer] for value in layers)
+        # Unbound and not indexed: the adjoint of an index fills a whole stack with zeros.
+        by_layer = zip(*(value.unbind(0) for value in layers), strict=True)
+        for layer, before in enumerate(by_layer):
+            part = self._part(layer, False)
             input_map = self._input_map(part)
             finals.append(single_step(self._cell(part), x, before, input_map, self.backend))
             x = finals[-1][0]

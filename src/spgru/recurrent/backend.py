@@ -23,7 +23,7 @@ from torch import Tensor
 from spgru.checks import has_triton, is_differentiated_forward, is_transformed
 from spgru.functional import Affine
 from spgru.functional.products import Matrix, SameConvolution
-from spgru.moments import Moments
+from spgru.moments import Moments, watched_as_one
 from spgru.recurrent.cell import Cell
 from spgru.recurrent.exporting import run_exportable
 from spgru.recurrent.operator import run_as_operator
@@ -51,6 +51,10 @@ def _interprets() -> bool:
 def _common_obstacle(cell: Cell, x: Any, state: tuple[Any, ...], record: bool) -> str | None:
     """Why no kernel can do this, None if one can."""
     hidden = cell.hidden
+    if hidden.tap is not None:
+        reason = _tap_obstacle(cell)
+        if reason is not None:
+            return reason
     if record:
         return "neurons are recorded (by trace or audit), which only the reference does"
     if cell.obstacle is not None:
@@ -68,6 +72,17 @@ def _common_obstacle(cell: Cell, x: Any, state: tuple[Any, ...], record: bool) -
         )
     if x.dtype == torch.float64:
         return "kernels compute in float32, and x is float64"
+    return None
+
+
+def _tap_obstacle(cell: Cell) -> str | None:
+    """Why no kernel can tell what becomes of a use of the weights."""
+    if cell.hidden.tap is not None and cell.hidden.tap.needs_reference:
+        return "the response is to be differentiated, which only the reference can be"
+    if cell.name == "gru_reset_before" or type(cell.hidden.product) is not Matrix:
+        return "kernels give the response of matrix products with the state only"
+    if cell.hidden.weight.dtype != torch.float32:
+        return "kernels give the response in float32 only"
     return None
 
 
@@ -144,6 +159,7 @@ def _warn_if_of_machine(reason: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
+@watched_as_one
 def run(
     cell: Cell,
     x: Tensor | Moments,

@@ -471,7 +471,11 @@ def kernel_scan(
     """
     steps, a = setting.steps, make_inputs(inputs, state, setting.prepared, setting.steps)
     differentiable = is_differentiated(a)
-    if differentiable:
+    if setting.cell.hidden.tap is not None:
+        from spgru.recurrent.kernels.tapped import tapped_scan  # which uses this file
+
+        mean, var, *cells = tapped_scan(setting, a)
+    elif differentiable:
         mean, var, *cells = _Scan.apply(setting, *a)
     else:
         history = _run(setting, a, keep=False)

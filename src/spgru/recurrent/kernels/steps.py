@@ -83,6 +83,8 @@ class Steps:
 
     def final(self, after: Tensor) -> Tensor:
         """The last of `after` of every sequence, (B, ...)."""
+        if self.count == 1:
+            return after
         if self.reverse:
             return after[: self.sequences]
         if self.are_equal:

@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable
 from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from spgru.recurrent.kernels.native import library
 
-__all__ = ["SIGNATURES", "Function"]
+__all__ = ["SIGNATURES", "Function", "many_adjoints"]
 
 # A name that ends in "?" may be a null pointer.
 _STEP = "x_mean x_var p_mean p_var bias? bias_var? h_mean h_var"
@@ -34,7 +35,7 @@ _WITH_TIME = "rows inputs size steps reverse"
 
 
 class Signature(NamedTuple):
-    """The arguments of a function in their order: pointers to float32, then whole numbers."""
+    """The arguments of a function in their order: pointers, then whole numbers."""
 
     pointers: list[str]
     numbers: list[str]
@@ -75,11 +76,20 @@ SIGNATURES = {
     "gru_reset_before_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
     "lstm_steps": _signature(f"{_WHOLE} {_CELL} {_NEW} {_NEW_CELL} scratch", _WITH_TIME),
     "rnn_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
+    "many_adjoints": _signature(
+        "x_mean_c x_var_c p_mean_c p_var_c carried_mean_c carried_var_c h_mean h_var weight "
+        "weight_moments slope out_mean out_var by_mean by_var cell_mean? cell_var? x_mean x_var? "
+        "by_weight by_bias scratch starts times sizes",
+        "steps rows sequences outputs size gates columns threads",
+    ),
 }
 
 # Units up to which a step is not worth a second thread: 16 rows of 128, some 10 microseconds, which
 # is what waking a thread can cost.
 _ONE_THREAD = 16 * 128
+
+
+_HELD = 8  # HELD of adjoint.c
 
 
 class _Process:
@@ -147,3 +157,53 @@ class Function:
         # A forked process has no threads to wake.
         alone = count <= _ONE_THREAD or _Process.is_forked
         self._call(*pointers, rows, size, 1 if alone else torch.get_num_threads())
+
+
+def many_adjoints(
+    steps: Any, last: int, *, coefficients: Any, h_mean: Tensor, h_var: Tensor, weight: Tensor,
+    weight_moments: Tensor, slope: Tensor, out: tuple[Tensor, Tensor], states: list[Tensor],
+    x_grads: list[Tensor], sums: tuple[Tensor, Tensor],
+) -> None:  # fmt: skip
+    """Gradients of K outputs from step `last` to the first; see `spgru.recurrent.kernels.tapped`.
+
+    Args:
+        h_mean: (rows, H), before every step, in the order of steps
+        slope: of W.var + W.mean^2 by W.mean, (gates H, H)
+        out: (rows, K, H) in the order of time
+        states: (B, K, H) each: mean and variance of h, and of an LSTM's cell; changed
+        x_grads: (rows, K, gates H) each, filled: of x in the order of time, by its mean, or by its
+            mean and variance
+        sums: gradients by the weight (B, K, gates H, H) and its bias, to which those are added
+    """
+    outputs, size = states[0].shape[1:]
+    rows, sequences, width = len(h_mean), len(states[0]), weight.shape[0]
+    incoming = [part.expand(-1, outputs, -1) for part in out]
+    fixed = [*coefficients, h_mean, h_var, weight, weight_moments, slope, *incoming]
+    changed = [*states, *[None] * (4 - len(states)), *x_grads, *[None] * (2 - len(x_grads)), *sums]
+    room = outputs * (2 * _HELD * width + 3 * size) + _HELD * width * size
+    scratch = h_mean.new_empty(sequences * room)
+    tensors = [*(part.contiguous() for part in fixed), *changed, scratch]
+    for part in tensors:
+        if part is not None and not (
+            part.dtype is torch.float32 and part.is_cpu and part.is_contiguous()
+        ):
+            raise ValueError(
+                f"many_adjoints takes contiguous float32 on the CPU, got {part.dtype} on "
+                f"{part.device} with strides {part.stride()}"
+            )
+    starts, by_time = [0, *accumulate(steps.sizes)], [0, *accumulate(steps.batch_sizes)]
+    count = last + 1
+    places = [
+        (ctypes.c_long * count)(*values)
+        for values in (
+            starts[:count],
+            [by_time[steps.times[k]] for k in range(count)],
+            steps.sizes[:count],
+        )
+    ]
+    alone = rows * outputs * size <= _ONE_THREAD or _Process.is_forked
+    bind("many_adjoints")(
+        *(None if part is None else part.data_ptr() for part in tensors), *places, count, rows,
+        sequences, outputs, size, width // size, len(states),
+        1 if alone else torch.get_num_threads(),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Compile `cells.c` for this machine, keep the result, and load it.
+"""Compile `cells.c` and `adjoint.c` for this machine, keep the result, and load it.
 
 The compiled file is code that this process will run, so it is read only from a folder and a file
 that belong to this user and that nobody else can write to, and only if its checksum is right.
@@ -29,7 +29,7 @@ _FLAGS = (
     "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
     "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
-_SOURCE = Path(__file__).with_name("cells.c")
+_SOURCES = [Path(__file__).with_name(name) for name in ("cells.c", "adjoint.c")]
 # A slow machine takes some seconds; a compiler that waits for something would wait forever.
 _TIME_LIMIT = 120.0
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -68,7 +68,7 @@ def _header() -> str:
 
 def source() -> str:
     """The whole C text."""
-    return _header() + _SOURCE.read_text()
+    return _header() + "".join(path.read_text() for path in _SOURCES)
 
 
 def _compiler() -> list[str]:

@@ -1,0 +1,223 @@
+"""Forecasts that are read back: intervals of the closed form, of the response, of drawn networks.
+
+Five series that come with statsmodels. A small GRU with a noise of its own learns the first 70 % of
+a series one step ahead, by the evidence lower bound of the closed form; then it forecasts 24 steps
+from every place of the rest, reading its own forecasts back, noise included. Nothing is fitted to
+the intervals.
+
+    python accuracy/forecasts.py [--data FOLDER]
+
+FOLDER holds the unpacked `statsmodels` package; without it the installed one is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import math
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from common import publish, save
+from torch import Tensor, nn
+
+import spgru
+from spgru import Moments
+from spgru.nn.contexts import sampling, shared_weights
+from spgru.reporting.markdown import table
+
+CONTEXT, HORIZON, HIDDEN = 36, 24, 16
+LEVEL = 0.9
+
+
+# -- series ---------------------------------------------------------------------------------------
+
+
+def _rows(folder: Path, name: str) -> list[list[str]]:
+    with (folder / "datasets" / name / f"{name}.csv").open(newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
+def el_nino(folder: Path) -> list[float]:
+    """Monthly sea surface temperature since 1950."""
+    return [float(value) for row in _rows(folder, "elnino") for value in row[1:]]
+
+
+def sunspots(folder: Path) -> list[float]:
+    """Square root of the yearly number since 1700."""
+    return [math.sqrt(float(row[1])) for row in _rows(folder, "sunspots")]
+
+
+def co2(folder: Path) -> list[float]:
+    """Change of the monthly mean since 1958."""
+    months: dict[str, list[float]] = {}
+    for date, value in _rows(folder, "co2"):
+        if value:
+            months.setdefault(date[:6], []).append(float(value))
+    means = [sum(values) / len(values) for _, values in sorted(months.items())]
+    return [after - before for before, after in pairwise(means)]
+
+
+def equipment(folder: Path) -> list[float]:
+    """Change of the logarithm of monthly turnover in electrical equipment since 1995."""
+    logs = [math.log(float(row[1])) for row in _rows(folder, "elec_equip")]
+    return [after - before for before, after in pairwise(logs)]
+
+
+def unemployment(folder: Path) -> list[float]:
+    """Quarterly rate in the United States since 1959."""
+    return [float(row[10]) for row in _rows(folder, "macrodata")]
+
+
+SERIES: dict[str, Callable[[Path], list[float]]] = {
+    "El Niño": el_nino,
+    "sunspots": sunspots,
+    "CO₂": co2,
+    "electrical equipment": equipment,
+    "unemployment": unemployment,
+}
+
+
+# -- the network ----------------------------------------------------------------------------------
+
+
+class Forecaster(nn.Module):
+    """The next value, and the ones after by reading its own forecasts back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = spgru.GRU(1, HIDDEN, batch_first=True)
+        self.head = spgru.Linear(HIDDEN, 1)
+        self.log_noise = nn.Parameter(torch.tensor(-1.0))
+
+    def read(self, hidden: Moments) -> Moments:
+        y = self.head(hidden)
+        return Moments(y.mean, y.var + self.log_noise.exp())
+
+    def one_step(self, x: Tensor) -> Moments:
+        """(B, T, 1) -> the value after each"""
+        return self.read(self.gru(x)[0])
+
+    def forward(self, x: Tensor) -> Moments:
+        """(B, T, 1) -> (B, HORIZON)"""
+        output, state = self.gru(x)
+        forecasts = [self.read(output[:, -1])]
+        with shared_weights(self):
+            for _ in range(HORIZON - 1):
+                hidden, state = self.gru.step(forecasts[-1], state)
+                forecasts.append(self.read(hidden))
+        return spgru.cat(forecasts, 1)
+
+
+def train(series: Tensor, seed: int, steps: int) -> Forecaster:
+    torch.manual_seed(seed)
+    model, prior = Forecaster(), spgru.Prior("gaussian", std=1.0)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    windows = series.unfold(0, CONTEXT + 1, 1).unsqueeze(-1)
+    for _ in range(steps):
+        batch = windows[torch.randint(len(windows), (32,))]
+        likelihood = model.one_step(batch[:, :-1]).log_prob(batch[:, 1:]).mean()
+        loss = spgru.kl_divergence(model, prior) / len(series) - likelihood
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def drawn(model: Forecaster, x: Tensor, draws: int) -> Moments:
+    """Moments over drawn networks, each with drawn noise in what it reads back."""
+    generator = torch.Generator().manual_seed(0)
+    means = []
+    for _ in range(draws):
+        with sampling(model, generator):
+            means.append(model(x).mean)
+    found = torch.stack(means)
+    return Moments(found.mean(0), found.var(0) + model.log_noise.exp())
+
+
+def scores(forecast: Moments, y: Tensor) -> dict[str, Any]:
+    """Coverage of the central interval and negative log likelihood, by horizon."""
+    width = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    inside = ((y - forecast.mean).abs() <= width * forecast.std).double()
+    return {
+        "coverage": inside.mean(0).tolist(),
+        "nll": (-forecast.log_prob(y)).double().mean(0).tolist(),
+        "std": forecast.std.mean(0).tolist(),
+    }
+
+
+def measure(name: str, folder: Path, seed: int, steps: int, draws: int) -> dict[str, Any]:
+    values = torch.tensor(SERIES[name](folder))
+    split = int(0.7 * len(values))
+    values = (values - values[:split].mean()) / values[:split].std()
+    model = train(values[:split], seed, steps)
+    # Forecasts are of the rest alone; what they start from may lie before.
+    windows = values[split - CONTEXT :].unfold(0, CONTEXT + HORIZON, 1)
+    x, y = windows[:, :CONTEXT].unsqueeze(-1), windows[:, CONTEXT:]
+    with torch.no_grad():
+        closed = model(x)
+    response = spgru.respond(model, x)
+    return {
+        "series": name, "seed": seed, "values": len(values), "windows": len(windows),
+        "closed": scores(closed, y), "response": scores(response, y),
+        "drawn": scores(drawn(model, x, draws), y),
+    }  # fmt: skip
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="the unpacked statsmodels package")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1500, help="of training")
+    parser.add_argument("--draws", type=int, default=200)
+    arguments = parser.parse_args()
+    folder = arguments.data
+    if folder is None:
+        found = importlib.util.find_spec("statsmodels")
+        if found is None or found.origin is None:
+            raise SystemExit("statsmodels is not installed; unpack its wheel and pass --data")
+        folder = Path(found.origin).parent
+    results, rows = [], []
+    for name in SERIES:
+        start, runs = time.perf_counter(), []
+        for seed in range(arguments.seeds):
+            runs.append(measure(name, folder, seed, arguments.steps, arguments.draws))
+        results += runs
+        row = [name]
+        for way in ("closed", "response", "drawn"):
+            coverage = [_mean(run[way]["coverage"]) for run in runs]
+            nll = [_mean(run[way]["nll"]) for run in runs]
+            row.append(
+                f"{_mean(coverage):.2f} ({min(coverage):.2f} to {max(coverage):.2f}), "
+                f"{_mean(nll):.2f}"
+            )
+        rows.append(row)
+        print(" | ".join(row), f"{time.perf_counter() - start:.0f} s", flush=True)
+    mean = ["mean"]
+    for way in ("closed", "response", "drawn"):
+        parts = [_mean([_mean(run[way][key]) for run in results]) for key in ("coverage", "nll")]
+        mean.append(f"{parts[0]:.2f}, {parts[1]:.2f}")
+    rows.append(mean)
+    print(" | ".join(mean))
+    options = f"--seeds {arguments.seeds} --steps {arguments.steps} --draws {arguments.draws}"
+    save("forecasts", f"python accuracy/forecasts.py {options}", results)
+    header = ["series", "closed form", "response", f"{arguments.draws} drawn networks"]
+    publish("docs/mathematics.md", "forecasts", table(header, rows))
+
+
+if __name__ == "__main__":
+    main()

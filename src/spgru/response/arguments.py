@@ -1,0 +1,138 @@
+"""What goes into a module as sources of variance, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from spgru.moments import Moments
+from spgru.response.sequences import Layout, candidates, single
+
+__all__ = ["Inputs", "Outputs", "Source"]
+
+
+class Source(NamedTuple):
+    """An uncertain input."""
+
+    name: str
+    mean: Tensor
+    """the tensor by which outputs are differentiated"""
+    var: Tensor
+
+
+class Inputs:
+    """The arguments of a call, whose `Moments` are sources."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        leaves, self._tree = pytree.tree_flatten((args, dict(kwargs)), is_leaf=_is_value)
+        count = sum(isinstance(leaf, Moments) for leaf in leaves)
+        self.sources: list[Source] = []
+        self._uncertain: list[Any] = []
+        self._certain: list[Any] = []
+        self._tensors: list[Tensor] = []
+        for leaf in leaves:
+            if not isinstance(leaf, Moments):
+                leaf = leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
+                self._uncertain.append(leaf)
+                self._certain.append(leaf)
+                self._tensors += [leaf] if isinstance(leaf, Tensor) else []
+                continue
+            mean = _data(leaf.mean).detach().clone().requires_grad_()
+            var = _data(leaf.var).clone()
+            number = len(self.sources)
+            self.sources.append(Source("input" if count == 1 else f"input {number}", mean, var))
+            self._uncertain.append(_like(leaf, mean, var))
+            self._certain.append(_like(leaf, mean.detach(), torch.zeros_like(mean)))
+            self._tensors.append(mean)
+
+    def call(self, function: Callable[..., Any], certain: bool) -> Any:
+        leaves = self._certain if certain else self._uncertain
+        args, kwargs = pytree.tree_unflatten(leaves, self._tree)
+        return function(*args, **kwargs)
+
+    def sizes(self, first: int) -> list[int]:
+        """Numbers of sequences that the inputs may hold, the likeliest first."""
+        found = [tensor.shape[first] for tensor in self._tensors if tensor.ndim > max(first, 1)]
+        found += [size for tensor in self._tensors for size in tensor.shape]
+        found += [
+            int(leaf.batch_sizes[0]) for leaf in self._certain if isinstance(leaf, PackedSequence)
+        ]
+        return [size for size in dict.fromkeys(found) if size > 1]
+
+
+class Outputs:
+    """What a module returned; its `Moments` are what is differentiated."""
+
+    def __init__(self, result: Any, create_graph: bool) -> None:
+        self._create_graph = create_graph
+        self._leaves, self._tree = pytree.tree_flatten(result, is_leaf=_is_value)
+        self._moments = [leaf for leaf in self._leaves if isinstance(leaf, Moments)]
+        if not self._moments:
+            raise TypeError(
+                "the module returned no Moments, whose variance could be replaced; return those of "
+                "its last layer"
+            )
+        self.means = [_data(moments.mean) for moments in self._moments]
+
+    @property
+    def _batch_sizes(self) -> list[Tensor | None]:
+        return [
+            m.mean.batch_sizes if isinstance(m.mean, PackedSequence) else None
+            for m in self._moments
+        ]
+
+    def sizes(self, batch_dim: int) -> list[int]:
+        """Of the dimension that was asked for."""
+        found = []
+        for mean, batch_sizes in zip(self.means, self._batch_sizes, strict=True):
+            if batch_sizes is None and not -mean.ndim <= batch_dim < mean.ndim:
+                raise ValueError(
+                    f"batch_dim is {batch_dim} but the module returns Moments of shape "
+                    f"{tuple(mean.shape)}"
+                )
+            found.append(mean.shape[batch_dim] if batch_sizes is None else int(batch_sizes[0]))
+        return [size for size in dict.fromkeys(found) if size > 1]
+
+    def layouts(self, sizes: Sequence[int], first: int) -> Iterator[Layout]:
+        """Those to try; the last one always holds."""
+        yield from candidates(self.means, self._batch_sizes, sizes, first)
+        yield single(self.means)
+
+    def filled(self, layout: Layout, values: Tensor) -> Any:
+        """The structure of the result with these values (slots, sequences) for `Moments`."""
+        found = iter(layout.gather(values, self.means))
+        return self._rebuild(lambda moments: _like_data(moments.mean, next(found)))
+
+    def with_variance(self, layout: Layout, parts: Mapping[str, Tensor]) -> Any:
+        means = iter(self.means if self._create_graph else [mean.detach() for mean in self.means])
+        if parts:
+            found = iter(layout.gather(torch.stack(list(parts.values())).sum(0), self.means))
+        else:  # nothing that was returned depends on a source
+            found = iter([torch.zeros_like(mean) for mean in self.means])
+        return self._rebuild(lambda moments: _like(moments, next(means), next(found)))
+
+    def _rebuild(self, replace: Callable[[Moments], Any]) -> Any:
+        leaves = [replace(leaf) if isinstance(leaf, Moments) else leaf for leaf in self._leaves]
+        return pytree.tree_unflatten(leaves, self._tree)
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, (Moments, PackedSequence))
+
+
+def _data(part: Any) -> Tensor:
+    data: Tensor = part.data if isinstance(part, PackedSequence) else part
+    return data
+
+
+def _like_data(part: Any, data: Tensor) -> Any:
+    return part._replace(data=data) if isinstance(part, PackedSequence) else data
+
+
+def _like(moments: Moments, mean: Tensor, var: Tensor) -> Moments:
+    return Moments(_like_data(moments.mean, mean), _like_data(moments.var, var))

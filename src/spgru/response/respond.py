@@ -1,0 +1,141 @@
+"""`respond`: the variance to first order in every independent source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from spgru.calibration.state import uncalibrated
+from spgru.modes import weight_mode
+from spgru.nn.layer import layers_of
+from spgru.nn.recurrent import Recurrent
+from spgru.response.arguments import Inputs, Outputs
+from spgru.response.backward import Backward
+from spgru.response.tape import Noise, Tape
+
+__all__ = ["respond"]
+
+
+def respond(
+    module: nn.Module,
+    *inputs: Any,
+    sources: bool = False,
+    batch_dim: int | None = None,
+    create_graph: bool = False,
+    memory: int = 2**28,
+    function: Callable[..., Any] | None = None,
+    **options: Any,
+) -> Any:
+    """What `module(*inputs, **options)` gives, its variance by linear response.
+
+    To first order in every independent source s (each weight once, whatever the number of steps it
+    acts at; each uncertain input; each noise that the module adds)
+
+        Var y = sum over s of var(s) (d E[y] / d mean(s))^2
+
+    where E[y] is the closed-form mean. Covariance between units, weights shared over time and
+    predictions that are read back all count; products of two uncertain things do not. There is
+    nothing to fit and nothing is drawn. Exact for a network that is linear in its sources.
+
+        y = spgru.respond(forecaster, x)
+        y, parts = spgru.respond(forecaster, x, sources=True)
+        parts["gru.weight_hh_l0"], parts["noise"]            # they add up to y.var
+
+    Calibration (`spgru.calibrate`) is left out: its gains stand for the same covariance.
+
+    Noise is found whatever way the module adds it: `Moments(y.mean, y.var + s)`, the sum with
+    `Moments` of its own, dropout. Every entry of such moments counts as a source of its own.
+
+    It costs the module's pass with gradients, a pass without, and one backward pass for all outputs
+    of a sequence at once; sequences of a batch are differentiated together.
+
+    Args:
+        module: a layer of ours, or any module built from them; Gaussian weights, `rule="exact"`
+        inputs: what it is called with; `Moments` among them are uncertain
+        sources: also return the parts of the variance by source: names of weights, "input" (or
+            "input 0", "input 1", ...), "noise"; each laid out as the output
+        batch_dim: the dimension of the outputs along which they are independent sequences; None to
+            find out
+        create_graph: make the variance differentiable; slower, and takes the memory of all outputs
+        memory: bytes that gradients may take at a time
+        function: what to call in place of `module`, a method of it for instance
+        options: passed on
+
+    Returns:
+        the structure that the module returns, in which all `Moments` have the closed-form mean and
+        this variance; with `sources` also a dict of such structures, with tensors for `Moments`
+    """
+    _check(module, memory)
+    call = module if function is None else function
+    # Gains and scales stand for what the response computes: with both it would count twice.
+    with torch.inference_mode(False), torch.enable_grad(), _uncompiled(), uncalibrated(module):
+        tape, given = Tape(module, create_graph), Inputs(inputs, options)
+        with tape.first_pass():
+            result = Outputs(given.call(call, certain=False), create_graph)
+        noises: list[Noise] = []
+        with tape.second_pass(noises):
+            given.call(call, certain=True)
+        first = _batch_dim(module) if batch_dim is None else batch_dim
+        sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
+        backward = Backward(tape, given.sources, noises, result.means, memory)
+        layout, parts = backward.variances(result.layouts(sizes, first))
+    split = {name: result.filled(layout, part) for name, part in parts.items()}
+    y = result.with_variance(layout, parts)
+    return (y, split) if sources else y
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Compiled modules run as they were written: what happens inside is to be seen."""
+    # Where nothing was compiled the compiler need not be imported, which takes a second.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def _batch_dim(module: nn.Module) -> int:
+    """The likeliest dimension of the sequences."""
+    layers = [layer for layer in module.modules() if isinstance(layer, Recurrent)]
+    return 1 if any(not layer.batch_first for layer in layers) else 0
+
+
+def _check(module: nn.Module, memory: int) -> None:
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"module must be an nn.Module, got {type(module).__name__}; pass the module, and what "
+            "to call by function="
+        )
+    if memory <= 0:
+        raise ValueError(f"memory must be a positive number of bytes, got {memory}")
+    layers = dict(layers_of(module))
+    if not layers:
+        raise ValueError(
+            f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
+        )
+    for name, layer in layers.items():
+        where = f"{name or 'the module'} ({type(layer).__name__})"
+        if weight_mode(layer) is not None:
+            raise ValueError(
+                "respond needs the moments of the weights and cannot run while they are drawn or "
+                "at their means; call it outside of `sampling` and `at_mean`"
+            )
+        if layer.family.name != "gaussian":
+            raise ValueError(
+                f"{where} has family={layer.family.name!r}; the response is derived for Gaussian "
+                "weights only"
+            )
+        if layer.rule != "exact":
+            raise ValueError(
+                f"{where} has rule={layer.rule!r}, which gives variance to what has none, so that "
+                "sources cannot be told apart; use rule='exact'"
+            )
+        if layer._like.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{where} has weights of {layer._like.dtype}, too coarse for squares of gradients; "
+                "use module.float()"
+            )

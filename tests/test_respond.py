@@ -1,0 +1,476 @@
+"""`respond` against its definition, by Jacobians of the closed-form mean that know no shortcut."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import spgru
+from spgru import Moments
+from spgru.models.conv_recurrent import ConvGRU, ConvLSTM
+from spgru.nn.contexts import at_mean, frozen, sampling, shared_weights
+from spgru.nn.weight import is_spread, named_weights
+
+
+def _means_of(result: Any) -> list[Tensor]:
+    """The mean of every Moments in what a module returned."""
+    if isinstance(result, Moments):
+        return [result.mean if isinstance(result.mean, Tensor) else result.mean.data]
+    return [mean for part in result for mean in _means_of(part)]
+
+
+def _variances_of(result: Any) -> list[Tensor]:
+    if isinstance(result, Moments):
+        return [result.var if isinstance(result.var, Tensor) else result.var.data]
+    return [var for part in result for var in _variances_of(part)]
+
+
+def definition(module: nn.Module, call: Callable[[Any, Tensor], Any], *extra: Moments) -> Any:
+    """Sum over sources of var (d mean / d source)^2 for each output, by whole Jacobians.
+
+    Args:
+        call: runs the module, given a function to call it by and shifts of the extra sources
+        extra: sources beside the weights
+    """
+    means = {name: p for name, p in module.named_parameters() if not is_spread(name)}
+    weights = {name: weight.moments() for name, weight in named_weights(module)}
+    names = [name for name in means if name in weights]
+
+    def outputs(*values: Tensor) -> tuple[Tensor, ...]:
+        parameters = dict(zip(names, values[: len(names)], strict=True))
+
+        def run(*args: Any, **options: Any) -> Any:
+            return functional_call(module, parameters, args, options)
+
+        return tuple(_means_of(call(run, *values[len(names) :])))
+
+    points = [means[name].detach() for name in names] + [source.mean for source in extra]
+    variances = [weights[name].var.detach() for name in names] + [source.var for source in extra]
+    jacobians = torch.autograd.functional.jacobian(outputs, tuple(points), vectorize=True)
+    return [
+        sum(
+            (j.square() * var).flatten(j.ndim - var.ndim).sum(-1)
+            for j, var in zip(row, variances, strict=True)
+        )
+        for row in jacobians
+    ]
+
+
+def assert_is(found: Any, expected: list[Tensor], tolerance: float = 1e-6) -> None:
+    variances = _variances_of(found)
+    assert len(variances) == len(expected)
+    for var, truth in zip(variances, expected, strict=True):
+        torch.testing.assert_close(var, truth.to(var), rtol=tolerance, atol=1e-30)
+
+
+LAYERS: dict[str, Callable[..., nn.Module]] = {
+    "GRU": lambda **o: spgru.GRU(3, 4, **o),
+    "GRU without bias": lambda **o: spgru.GRU(3, 4, bias=False, **o),
+    "reset before": lambda **o: spgru.GRU(3, 4, reset_after=False, **o),
+    "LSTM": lambda **o: spgru.LSTM(3, 4, **o),
+    "projected": lambda **o: spgru.LSTM(3, 4, proj_size=2, **o),
+    "RNN": lambda **o: spgru.RNN(3, 4, **o),
+    "relu": lambda **o: spgru.RNN(3, 4, nonlinearity="relu", **o),
+    "two layers, both ways": lambda **o: spgru.GRU(3, 4, 2, bidirectional=True, **o),
+    "LSTM, both ways": lambda **o: spgru.LSTM(3, 4, bidirectional=True, **o),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+def test_layers(layer: Callable[..., nn.Module], seed: int) -> None:
+    torch.manual_seed(seed)
+    module = layer(weight_std=0.3, dtype=torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    y, h_n = spgru.respond(module, x)
+    assert_is((y, h_n), definition(module, lambda run: run(x)))
+    expected = module(x)
+    assert torch.equal(y.mean, expected[0].mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("GRU", "compiled"),
+        ("RNN", "compiled"),
+        ("two layers, both ways", "compiled"),
+        ("LSTM, both ways", "compiled"),
+        ("GRU", "triton"),
+        ("LSTM", "triton"),
+    ],
+)
+def test_kernels(name: str, backend: str) -> None:
+    """Batched gradients of kernels, in C and by torch, in both directions."""
+    module = LAYERS[name](weight_std=0.3, dtype=torch.float64)
+    kernels = LAYERS[name](weight_std=0.3, backend=backend)
+    kernels.load_state_dict(module.state_dict())
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = definition(module, lambda run: run(x))
+    assert_is(spgru.respond(kernels, x.float()), expected, 1e-4)  # measured 2e-6
+
+
+@pytest.mark.parametrize("size", [16, 20, 70])
+def test_sizes_of_compiled_tiles(size: int) -> None:
+    """Whole and partial tiles of C; above 64 units torch's own operations."""
+    x = torch.randn(3, 2, 2, dtype=torch.float64)
+    slow = spgru.GRU(2, size, weight_std=0.1, dtype=torch.float64)
+    fast = spgru.GRU(2, size, weight_std=0.1, backend="compiled")
+    fast.load_state_dict(slow.state_dict())
+    assert_is(spgru.respond(fast, x.float()), _variances_of(spgru.respond(slow, x)), 1e-4)
+
+
+class Forecaster(nn.Module):
+    """Reads its own forecast back, by steps or by calls, with noise added in several ways."""
+
+    def __init__(self, way: str = "moments", kind: str = "GRU", **options: Any) -> None:
+        super().__init__()
+        self.rnn = getattr(spgru, kind)(1, 5, batch_first=True, weight_std=0.2, **options)
+        self.head = spgru.Linear(5, 1, weight_std=0.2, **_without_backend(options))
+        self.raw = spgru.Linear(5, 1, weight_std=0.2, **_without_backend(options))
+        self.log_noise = nn.Parameter(torch.tensor(-2.0, dtype=options.get("dtype")))
+        self.way = way
+
+    def read(self, hidden: Moments, shift: Tensor) -> Moments:
+        y, noise = self.head(hidden), self.log_noise.exp()
+        noise = noise.expand(y.shape)
+        if self.way == "moments":
+            return Moments(y.mean + shift, y.var + noise)
+        if self.way == "sum":
+            return y + Moments(shift.expand(y.shape), noise)
+        if self.way == "learned":
+            return Moments(y.mean + shift, y.var + F.softplus(self.raw(hidden).mean))
+        assert self.way == "none"
+        return y
+
+    def forward(self, x: Any, shifts: Tensor | None = None, steps: int = 4) -> Moments:
+        """shifts (steps, B, 1): 0, by which the definition differentiates"""
+        shifts = torch.zeros(steps, len(x), 1, dtype=x.dtype) if shifts is None else shifts
+        output, state = self.rnn(x)
+        outputs = [self.read(output[:, -1], shifts[0])]
+        for shift in shifts[1:]:
+            hidden, state = self.rnn.step(outputs[-1], state)
+            outputs.append(self.read(hidden, shift))
+        return spgru.stack(outputs, 1)
+
+
+def _without_backend(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "backend"}
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+@pytest.mark.parametrize("way", ["none", "moments", "sum", "learned"])
+def test_forecasts_that_are_read_back(way: str, kind: str) -> None:
+    module = Forecaster(way, kind, dtype=torch.float64)
+    x = torch.randn(3, 6, 1, dtype=torch.float64)
+    noise = torch.full((4, 3, 1), torch.tensor(-2.0).exp().item(), dtype=torch.float64)
+    if way == "learned":
+        # The closed-form means that the noise is made from: those of the module itself.
+        with spgru.nn.contexts.recording(module) as records:
+            module(x)
+        noise = torch.stack([F.softplus(r.neurons["output"].mean) for r in records["raw"]])
+    shifts = Moments(torch.zeros_like(noise), noise.detach() if way != "none" else 0 * noise)
+    expected = definition(module, lambda run, shift: run(x, shift), shifts)
+    y, parts = spgru.respond(module, x, sources=True)
+    assert_is(y, expected)
+    torch.testing.assert_close(sum(parts.values()), y.var)
+    assert ("noise" in parts) == (way != "none")
+    fast = Forecaster(way, kind, backend="compiled")
+    fast.load_state_dict(module.state_dict())
+    assert_is(spgru.respond(fast, x.float()), expected, 1e-4)
+
+
+def test_parts_are_those_of_each_source() -> None:
+    """A source without variance has no part, and does not change the part of another's mean."""
+    module = Forecaster(dtype=torch.float64)
+    x = Moments(torch.randn(2, 6, 1).double(), torch.rand(2, 6, 1).double())
+    expected = definition(module, lambda run, mean: run(Moments(mean, x.var)), x)
+    noise = definition(
+        module, lambda run, s: run(x, s), Moments(*[torch.zeros(4, 2, 1).double()] * 2)
+    )
+    _, parts = spgru.respond(module, x, sources=True)
+    total = sum(part for name, part in parts.items() if name != "noise")
+    torch.testing.assert_close(total, expected[0], rtol=1e-6, atol=0)
+    weights = sum(part for name, part in parts.items() if name not in ("noise", "input"))
+    torch.testing.assert_close(weights, noise[0], rtol=1e-6, atol=0)
+    assert set(parts) == {"input", "noise"} | {
+        name for name, _ in named_weights(module) if not name.startswith("raw")
+    }
+
+
+def test_linear_networks_are_exact() -> None:
+    """y = A2 (A1 x) with one random factor: the variance is known by hand."""
+    first = spgru.Linear(3, 4, bias=False, weight_std=0.0, dtype=torch.float64)
+    second = spgru.Linear(4, 2, weight_std=0.3, dtype=torch.float64)
+    x = Moments(torch.randn(5, 3).double(), torch.rand(5, 3).double())
+    _, parts = spgru.respond(nn.Sequential(first, second), x, sources=True)
+    hidden = x.mean @ first.weight.T
+    both = second.weight @ first.weight
+    torch.testing.assert_close(parts["1.weight"], (0.09 * hidden**2).sum(1, True).expand(5, 2))
+    torch.testing.assert_close(parts["1.bias"], torch.full((5, 2), 0.09).double())
+    torch.testing.assert_close(parts["input"], x.var @ both.T**2)
+    # Several units that share their inputs: the closed form is not exact here, this is.
+    draws = torch.randn(20000, 3).double() * x.var[0].sqrt() + x.mean[0]
+    sampled = (draws @ both.T).var(0)
+    torch.testing.assert_close(parts["input"][0], sampled, rtol=0.06, atol=0)
+
+
+class Between(nn.Module):
+    """Operations between layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"weight_std": 0.3, "dtype": torch.float64}
+        self.conv = spgru.Conv2d(2, 4, 3, stride=2, padding=1, groups=2, **options)
+        self.same = spgru.Conv2d(4, 2, 3, padding="same", dilation=2, bias=False, **options)
+        self.reflect = spgru.Conv2d(2, 2, 2, padding=1, padding_mode="reflect", **options)
+        self.head = nn.Sequential(spgru.Linear(32, 3, **options), nn.ReLU(), nn.Sigmoid())
+
+    def forward(self, x: Any) -> Moments:
+        y = torch.tanh(self.same(torch.relu(self.conv(x)))) * 2 + 1
+        return self.head(self.reflect(y)[..., :4, :4].flatten(1))
+
+
+def test_convolutions_and_what_lies_between() -> None:
+    module, x = Between(), torch.randn(3, 2, 7, 7, dtype=torch.float64)
+    assert_is(spgru.respond(module, x), definition(module, lambda run: run(x)))
+    inputs = Moments(x, torch.rand_like(x))
+    expected = definition(module, lambda run, mean: run(Moments(mean, inputs.var)), inputs)
+    assert_is(spgru.respond(module, inputs), expected)
+
+
+@pytest.mark.parametrize("network", [ConvGRU, ConvLSTM])
+@pytest.mark.parametrize("channels", [1, 0])
+def test_convolutional_layers_over_time(network: Any, channels: int) -> None:
+    module = network(channels, 2, 2, kernel_size=3, weight_std=0.2, dtype=torch.float64)
+    x = torch.randn(3, 2, channels, 3, 3, dtype=torch.float64)
+    assert_is(spgru.respond(module, x), definition(module, lambda run: run(x)))
+
+
+class Cells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = spgru.LSTMCell(2, 3, weight_std=0.3, dtype=torch.float64)
+
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        for x_t in x:
+            state = self.cell(x_t, state)
+        return state
+
+
+def test_cells_and_uncertain_initial_states() -> None:
+    module, x = Cells(), torch.randn(4, 2, 2, dtype=torch.float64)
+    assert_is(spgru.respond(module, x), definition(module, lambda run: run(x)))
+    h, c = (Moments(torch.randn(2, 3).double(), torch.rand(2, 3).double()) for _ in range(2))
+
+    def call(run: Any, h_mean: Tensor, c_mean: Tensor) -> Any:
+        return run(x, (Moments(h_mean, h.var), Moments(c_mean, c.var)))
+
+    y, parts = spgru.respond(module, x, (h, c), sources=True)
+    assert_is(y, definition(module, call, h, c))
+    assert {"input 0", "input 1"} < set(parts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_packed(kind: str, dtype: torch.dtype) -> None:
+    module = getattr(spgru, kind)(3, 4, bidirectional=True, weight_std=0.3, dtype=torch.float64)
+    x = torch.randn(5, 3, 3, dtype=torch.float64)
+    packed = pack_padded_sequence(x, torch.tensor([2, 5, 3]), enforce_sorted=False)
+    expected = definition(module, lambda run: run(packed))
+    found = spgru.respond(module.to(dtype), packed.to(dtype))
+    assert_is(found, expected, 1e-6 if dtype == torch.float64 else 1e-4)
+    padded, lengths = spgru.pad_packed_moments(found[0])
+    assert padded.shape == (5, 3, 8)
+    assert lengths.tolist() == [2, 5, 3]
+    uncertain = spgru.pack_padded_moments(
+        Moments(x, torch.rand_like(x)).to(dtype), torch.tensor([2, 5, 3]), enforce_sorted=False
+    )
+    _, parts = spgru.respond(module, uncertain, sources=True)
+    assert bool((parts["input"][0].data > 0).all())
+
+
+def test_dropout_between_layers_is_noise() -> None:
+    """Masks are sources: their first order is p / (1 - p) times the square of what they hide."""
+    torch.manual_seed(3)
+    module = spgru.GRU(2, 3, 2, dropout=0.4, weight_std=0.2, dtype=torch.float64)
+    x = torch.randn(3, 2, 2, dtype=torch.float64)
+    _, parts = spgru.respond(module, x, sources=True)
+    lower = spgru.GRU(2, 3, weight_std=0.2, dtype=torch.float64)
+    upper = spgru.GRU(3, 3, weight_std=0.2, dtype=torch.float64)
+    state = module.state_dict()
+    lower.load_state_dict({k: v for k, v in state.items() if k.endswith("l0")})
+    upper.load_state_dict({k[:-1] + "0": v for k, v in state.items() if k.endswith("l1")})
+    middle = lower(x)[0].detach()
+    dropped = spgru.functional.dropout(middle, 0.4)
+    jacobian = torch.autograd.functional.jacobian(
+        lambda mean: upper(Moments(mean, dropped.var))[0].mean, middle.mean
+    )
+    expected = (jacobian.square() * 0.4 / 0.6 * middle.mean**2).flatten(3).sum(-1)
+    torch.testing.assert_close(parts["noise"][0], expected)
+    assert "noise" not in spgru.respond(module.eval(), x, sources=True)[1]
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (4, 3), (3, 4)])
+def test_sequences_are_found_whatever_the_layout(shape: tuple[int, int]) -> None:
+    """Time as long as the batch, either first; each sequence as it is alone."""
+    for batch_first in (False, True):
+        module = spgru.GRU(2, 3, batch_first=batch_first, weight_std=0.3, dtype=torch.float64)
+        x = torch.randn(*shape, 2, dtype=torch.float64)
+        found = spgru.respond(module, x)[0]
+        dim = 0 if batch_first else 1
+        alone = [spgru.respond(module, part)[0] for part in x.split(1, dim)]
+        torch.testing.assert_close(found.var, torch.cat([part.var for part in alone], dim))
+        torch.testing.assert_close(spgru.respond(module, x, batch_dim=dim)[0].var, found.var)
+
+
+class Mixing(nn.Module):
+    """Sequences that influence each other, and an initial state that they share."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.gru = spgru.GRU(2, 3, weight_std=0.3, dtype=torch.float64)
+        self.shared = shared
+
+    def forward(self, x: Tensor, h: Moments | None = None) -> Moments:
+        if self.shared:
+            return self.gru(x, h.expand(1, x.shape[1], 3))[0][-1]
+        y = self.gru(x)[0][-1]
+        return Moments(y.mean - 0.5 * y.mean.mean(0), y.var)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_sequences_that_are_not_independent(shared: bool) -> None:
+    module, x = Mixing(shared), torch.randn(4, 3, 2, dtype=torch.float64)
+    if not shared:
+        assert_is(spgru.respond(module, x), definition(module, lambda run: run(x)))
+        return
+    h = Moments(torch.randn(1, 1, 3).double(), torch.rand(1, 1, 3).double())
+    expected = definition(module, lambda run, mean: run(x, Moments(mean, h.var)), h)
+    assert_is(spgru.respond(module, x, h), expected)
+
+
+def test_memory_bounds_what_is_done_at_once() -> None:
+    module, x = Forecaster(), torch.randn(3, 6, 1)
+    expected = spgru.respond(module, x)
+    for memory in (1, 20000, 100000):
+        torch.testing.assert_close(spgru.respond(module, x, memory=memory).var, expected.var)
+
+
+def test_variance_can_be_trained_on() -> None:
+    module = Forecaster("learned", dtype=torch.float64)
+    x = torch.randn(2, 3, 1, dtype=torch.float64)
+    assert not spgru.respond(module, x).var.requires_grad
+    y = spgru.respond(module, x, create_graph=True, steps=2)
+    torch.testing.assert_close(y.var, spgru.respond(module, x, steps=2).var)
+    parameters = [module.rnn.weight_hh_l0, module.rnn.spread_w_ih_l0, module.raw.weight]
+
+    def variance(*values: Tensor) -> Tensor:
+        names = ("rnn.weight_hh_l0", "rnn.spread_w_ih_l0", "raw.weight")
+        return functional_call(
+            _Responding(module),
+            {f"module.{n}": v for n, v in zip(names, values, strict=True)},
+            (x,),
+        )
+
+    values = tuple(p.detach().clone().requires_grad_() for p in parameters)
+    assert torch.autograd.gradcheck(variance, values, fast_mode=True)
+
+
+class _Responding(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return spgru.respond(self.module, x, create_graph=True, steps=2).var
+
+
+def test_under_other_modes() -> None:
+    module, x = Forecaster(), torch.randn(3, 6, 1)
+    expected = spgru.respond(module, x).var
+    for block in (frozen(module), shared_weights(module), torch.no_grad(), torch.inference_mode()):
+        with block:
+            torch.testing.assert_close(spgru.respond(module, x).var, expected)
+    for block in (sampling(module, torch.Generator()), at_mean(module)):
+        with block, pytest.raises(ValueError, match="outside of `sampling`"):
+            spgru.respond(module, x)
+    compiled = torch.compile(module, backend="eager")
+    torch.testing.assert_close(spgru.respond(compiled, x).var, expected)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    torch.testing.assert_close(spgru.respond(module, x).var, expected)
+    torch.testing.assert_close(
+        spgru.respond(module, x, function=lambda x: module(x)[:, :2]).var, expected[:, :2]
+    )
+
+
+def test_other_threads_are_not_watched() -> None:
+    module, x = Forecaster(), torch.randn(3, 6, 1)
+    expected, entered, done = module(x).var, threading.Event(), threading.Event()
+
+    def slow(x: Tensor) -> Moments:
+        entered.set()
+        done.wait(5)
+        return module(x)
+
+    thread = threading.Thread(target=lambda: spgru.respond(module, x, function=slow))
+    thread.start()
+    entered.wait(5)
+    torch.testing.assert_close(module(x).var, expected)
+    done.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (spgru.GRU(3, 4, rule="paper"), "rule='paper'"),
+        (spgru.GRU(3, 4, family="gamma"), "family='gamma'"),
+        (spgru.GRU(3, 4, dtype=torch.bfloat16), "module.float()"),
+        (nn.Linear(3, 4), "no random weights"),
+    ],
+)
+def test_what_is_refused(module: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        spgru.respond(module, torch.rand(2, 2, 3))
+
+
+def test_errors_of_the_call() -> None:
+    layer, x = spgru.Linear(3, 2), torch.randn(4, 3)
+    with pytest.raises(TypeError, match=r"must be an nn\.Module"):
+        spgru.respond(layer.forward, x)
+    with pytest.raises(ValueError, match="memory must be a positive"):
+        spgru.respond(layer, x, memory=0)
+    with pytest.raises(ValueError, match="batch_dim is 2"):
+        spgru.respond(layer, x, batch_dim=2)
+    with pytest.raises(TypeError, match="returned no Moments"):
+        spgru.respond(layer, x, function=lambda x: layer(x).mean)
+    with pytest.raises(RuntimeError, match=r"torch.no_grad\(\)"):
+        spgru.respond(layer, x, function=torch.no_grad()(layer))
+    calls: list[int] = []
+
+    def unsteady(x: Tensor) -> Moments:
+        calls.append(1)
+        y = layer(x)
+        return y * 2 if len(calls) == 1 else y
+
+    with pytest.raises(RuntimeError, match="did not do the same"):
+        spgru.respond(layer, x, function=unsteady)
+
+
+def test_calibration_is_left_out() -> None:
+    layer, x = spgru.GRU(3, 4, dtype=torch.float64), torch.randn(5, 2, 3, dtype=torch.float64)
+    expected = spgru.respond(layer, x)[0]
+    layer.set_gains_({"weight_hh_l0": torch.full((12,), 3.0, dtype=torch.float64)})
+    assert not torch.allclose(layer(x)[0].var, expected.var)
+    found = spgru.respond(layer, x)[0]
+    assert torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.var, expected.var)
