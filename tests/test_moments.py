@@ -308,6 +308,7 @@ def test_packed_moments_answer_or_say_what_to_do() -> None:
         lambda: packed * 2,
         lambda: torch.relu(packed),
         lambda: torch.cat([packed, packed]),
+        lambda: torch.cat(tensors=[packed, packed], axis=0),
         lambda: spgru.functional.sigmoid(packed),
     ):
         with pytest.raises(TypeError, match=r"spgru\.pad_packed_moments first"):

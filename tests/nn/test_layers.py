@@ -73,13 +73,20 @@ def gradcheck(layer: torch.nn.Module, x: Moments, *state: Moments) -> None:
         return tuple(tensors(torch.func.functional_call(layer, weights, (pairs[0], *hx))))
 
     values = [value.detach().clone().requires_grad_() for value in (*leaves, *parameters)]
-    assert torch.autograd.gradcheck(run, values)
+    if getattr(layer, "num_layers", 1) == 1:
+        assert torch.autograd.gradcheck(run, values)
+    else:
+        # Several layers along a random direction of each tensor, more strictly in exchange: errors
+        # of 1 and 10 % put into single entries were found wherever the check above found them.
+        assert torch.autograd.gradcheck(run, values, fast_mode=True, atol=1e-8, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "options"), RECURRENT, ids=label)
 def test_gradcheck_of_recurrent_layers(name: str, options: dict[str, Any]) -> None:
-    layer = getattr(spgru, name)(2, 2, dtype=torch.float64, **options)
     positive = options.get("family") in ("gamma", "poisson")
+    # So large that errors in gradients of spreads count beside the tolerance.
+    std = None if positive else 0.5
+    layer = getattr(spgru, name)(2, 2, dtype=torch.float64, weight_std=std, **options)
     x = inputs(3, 2, 2, positive=positive)
     count = options.get("num_layers", 1) * (1 + options.get("bidirectional", False))
     batch = 3 if options.get("batch_first") else 2
@@ -264,7 +271,7 @@ def test_half_precision(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("name", "options"), RECURRENT, ids=label)
 def test_ten_thousand_steps(name: str, options: dict[str, Any], full: bool) -> None:
     """Finite, and float32 within 1e-4 of float64, forward and backward; all options with --full."""
-    steps = 10_000 if full or (name, options) == ("GRU", {}) else 200
+    steps = 10_000 if full else 2_000 if (name, options) == ("GRU", {}) else 100
     layer = getattr(spgru, name)(3, 4, **options)
     double = getattr(spgru, name)(3, 4, dtype=torch.float64, **options)
     double.load_state_dict(layer.state_dict())
@@ -280,6 +287,16 @@ def test_ten_thousand_steps(name: str, options: dict[str, Any], full: bool) -> N
         assert torch.isfinite(single).all()
         # Relative to each tensor's own size: gradients of spreads are small, and must be right.
         assert (single - reference).abs().max() <= 1e-4 * reference.abs().max()
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+def test_ten_thousand_steps_are_finite(name: str) -> None:
+    layer = getattr(spgru, name)(3, 4)
+    output = layer(torch.rand(10_000, 1, 3))[0]
+    (output.mean.square() + output.var).mean().backward()
+    for tensor in (*output, *(parameter.grad for parameter in layer.parameters())):
+        assert torch.isfinite(tensor).all()
+    assert output.var[-1].min() > 0
 
 
 @pytest.mark.brute

@@ -86,8 +86,6 @@ class Moments(TensorMethods):
         kwargs = dict(kwargs or {})
         if kwargs.pop("out", None) is not None:
             refuse_writing("out")
-        if not args and "input" in kwargs:
-            args = (kwargs.pop("input"),)
         return apply_rule(function, *args, **kwargs)
 
     # -- a pair, and a container ----------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -21,9 +21,10 @@ __all__ = ["TensorMethods", "apply_rule"]
 def apply_rule(function: Any, *args: Any, **kwargs: Any) -> Any:
     """What a function of torch does with arguments among which there are `Moments`."""
     rule = find_rule(function)
-    if kwargs and not isinstance(function, FunctionType):
-        args, kwargs = _torch_names(args, kwargs)
-    for value in args:
+    if kwargs:
+        aliases = {} if isinstance(function, FunctionType) else _NUMPY_NAMES
+        args, kwargs = _torch_names(args, kwargs, aliases)
+    for value in (*args, *kwargs.values()):
         values = value if isinstance(value, (list, tuple)) else (value,)
         if any(isinstance(v, TensorMethods) and isinstance(v.mean, PackedSequence) for v in values):
             refuse_packed(name_of(function))
@@ -37,12 +38,12 @@ _NUMPY_NAMES = {
 
 
 def _torch_names(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
+    args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Mapping[str, str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same arguments by torch's own names, the first of them by its position."""
     renamed: dict[str, Any] = {}
     for name, value in kwargs.items():
-        name = _NUMPY_NAMES.get(name, name)
+        name = aliases.get(name, name)
         if name in renamed:
             raise TypeError(f"{name} is given twice, by torch's name and by numpy's")
         renamed[name] = value

@@ -33,7 +33,7 @@ __all__ = ["Layer", "Options"]
 
 
 class Layer(RandomWeights):
-    """A module of random weights that runs; for the arguments see `RandomWeights`."""
+    """A module of random weights that runs; for the arguments see its base, `RandomWeights`."""
 
     torch_class: type[nn.Module]
     """The layer's counterpart in `torch.nn`."""
