@@ -160,6 +160,23 @@ def test_a_layer_has_gains_only(layer: Any) -> None:
     assert not gru._forward_hooks
 
 
+def test_a_form_that_is_asked_for(forecaster: Forecaster) -> None:
+    """Gains act in a stream too, where no output of the module is there to be scaled."""
+    x = torch.randn(8, 4, 1)
+    _, state = forecaster.gru.step(x[:, 0])
+    plain, _ = forecaster.gru.step(x[:, 1], state)
+    report = spgru.calibrate(forecaster, x, form="gains", **QUICK)
+    assert set(report.scores) == {"plain", "gains"}
+    assert not hasattr(forecaster, "output_scale")
+    after, _ = forecaster.gru.step(x[:, 1], state)
+    assert not torch.equal(after.var, plain.var)
+    report = spgru.calibrate(forecaster, x, form="scale", **QUICK)
+    assert not any("gains" in name for name in report.scores)
+    assert not forecaster.gru.gains()
+    with pytest.raises(ValueError, match="form"):
+        spgru.calibrate(forecaster, x, form="other", **QUICK)
+
+
 def test_calibrated_modules_travel(forecaster: Forecaster) -> None:
     x = torch.randn(8, 4, 1)
     report = spgru.calibrate(forecaster, x, **QUICK)

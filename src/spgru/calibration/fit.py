@@ -24,6 +24,10 @@ from spgru.nn.output_scale import Scale
 
 __all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "score"]
 
+_STIFFNESS = 0.01
+"""Price of rows whose log gains differ from the mean of their matrix: of rows that hardly matter to
+the sequences of the fit, and do to others."""
+
 Gains = dict[Any, dict[str, Tensor]]
 """By layer and name of the matrix, (rows,)."""
 
@@ -88,6 +92,8 @@ def fit_gains(
         loss = loss + torch.stack(inside).mean()
         if not loss.requires_grad:
             return {}  # no matrix has an uncertain input
+        spreads = torch.stack([leaf.var(unbiased=False) for leaf in leaves])
+        loss = loss + _STIFFNESS * spreads.sum()
         grads = torch.autograd.grad(loss, leaves, allow_unused=True)
         for leaf, grad in zip(leaves, grads, strict=True):
             leaf.grad = torch.zeros_like(leaf) if grad is None else grad
@@ -132,7 +138,10 @@ def fit_scale(
 
 
 def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor | None:
-    """The slope of log t over log v within steps, less 1; None where all sequences are alike."""
+    """The slope of log t over log v within steps, less 1; None where all sequences are alike.
+
+    It is kept within 1/2, so that inputs unlike those of the fit are not scaled beyond reason.
+    """
     count = is_random.sum(1, keepdim=True)
 
     def centred(x: Tensor) -> Tensor:
@@ -143,4 +152,4 @@ def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor
     if not bool(spread > 1e-6 * is_random.sum()):
         return None
     slope: Tensor = (level * truth).sum() / spread - 1
-    return slope
+    return slope.clamp(-0.5, 0.5)

@@ -114,6 +114,8 @@ def search(
         # Factors must be kept away from the module's own variance, which has to be known for that.
         if scalable and not own.varies:
             forms += _scaled_forms(base, fitted.output, shape, own)
+    # Off the familiar path a power goes furthest astray, so it comes last.
+    forms.sort(key=lambda one: one.scale is not None and one.scale.power is not None)
     scores = {one.name: score(held.output, one.held, shape).item() for one in forms}
     return Found(
         forms={one.name: one for one in forms},

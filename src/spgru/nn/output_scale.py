@@ -54,8 +54,10 @@ class Scale(NamedTuple):
                     f"the output has {var.ndim} dimensions but was calibrated with time as "
                     f"dimension {time}; calibrate the module again, or `spgru.uncalibrate` it"
                 )
-            steps = torch.arange(var.shape[time], device=factor.device)
-            factor = factor.index_select(time, steps.clamp(max=factor.shape[time] - 1))
+            # A compiler must not take the number of steps for a constant.
+            if torch.compiler.is_compiling() or var.shape[time] != factor.shape[time]:
+                steps = torch.arange(var.shape[time], device=factor.device)
+                factor = factor.index_select(time, steps.clamp(max=factor.shape[time] - 1))
         factor = factor.reshape(factor.shape + (1,) * (var.ndim - factor.ndim)).to(var)
         # Rounding must not take more away than there is.
         rest = var if self.own is None else (var - self.own.to(var)).clamp(min=0)
