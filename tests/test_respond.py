@@ -331,6 +331,23 @@ def test_sequences_are_found_whatever_the_layout(shape: tuple[int, int]) -> None
         torch.testing.assert_close(spgru.respond(module, x, batch_dim=dim)[0].var, found.var)
 
 
+def test_many_sequences_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, over gradients that fade with time, and by two digits; never one by one."""
+    from spgru.response import arguments
+
+    module = nn.Sequential(spgru.GRU(2, 8), _LastOf(), spgru.Linear(8, 1))
+    x = Moments(torch.randn(30, 300, 2), torch.rand(30, 300, 2))
+    alone = spgru.respond(module, x[:, 290:292])
+    monkeypatch.setattr(arguments, "single", None)
+    found = spgru.respond(module, x)
+    torch.testing.assert_close(found.var[290:292], alone.var, rtol=1e-4, atol=0)
+
+
+class _LastOf(nn.Module):
+    def forward(self, outputs: Any) -> Moments:
+        return outputs[0][-1]
+
+
 class Mixing(nn.Module):
     """Sequences that influence each other, and an initial state that they share."""
 
