@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
+from oracles import resident_kilobytes
 from spgru import Moments
 from spgru.models.conv_recurrent import ConvGRU, ConvLSTM
 from spgru.nn.contexts import at_mean, frozen, sampling, shared_weights
@@ -379,6 +380,17 @@ def test_memory_bounds_what_is_done_at_once() -> None:
     expected = spgru.respond(module, x)
     for memory in (1, 20000, 100000):
         torch.testing.assert_close(spgru.respond(module, x, memory=memory).var, expected.var)
+
+
+def test_nothing_is_left_behind() -> None:
+    """Graph and notes refer to each other; a call keeps some 10 MB while it runs."""
+    module, x = Forecaster(), torch.randn(64, 40, 1)
+    for _ in range(3):
+        spgru.respond(module, x, steps=12)
+    before = resident_kilobytes()
+    for _ in range(20):
+        spgru.respond(module, x, steps=12)
+    assert resident_kilobytes() - before < 20_000
 
 
 def test_variance_can_be_trained_on() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import torch
@@ -70,16 +70,17 @@ def respond(
     _check(module, memory)
     call = module if function is None else function
     with torch.inference_mode(False), torch.enable_grad(), _uncompiled():
-        tape, given = Tape(module, create_graph), Inputs(inputs, options)
-        with tape.first_pass():
-            result = Outputs(given.call(call, certain=False), create_graph)
-        noises: list[Noise] = []
-        with tape.second_pass(noises):
-            given.call(call, certain=True)
-        first = _batch_dim(module) if batch_dim is None else batch_dim
-        sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
-        backward = Backward(tape, given.sources, noises, result.means, memory)
-        layout, parts = backward.variances(result.layouts(sizes, first))
+        given = Inputs(inputs, options)
+        with closing(Tape(module, create_graph)) as tape:
+            with tape.first_pass():
+                result = Outputs(given.call(call, certain=False), create_graph)
+            noises: list[Noise] = []
+            with tape.second_pass(noises):
+                given.call(call, certain=True)
+            first = _batch_dim(module) if batch_dim is None else batch_dim
+            sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
+            backward = Backward(tape, given.sources, noises, result.means, memory)
+            layout, parts = backward.variances(result.layouts(sizes, first))
     split = {name: result.filled(layout, part) for name, part in parts.items()}
     y = result.with_variance(layout, parts)
     return (y, split) if sources else y
