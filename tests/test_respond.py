@@ -206,6 +206,19 @@ def test_parts_are_those_of_each_source() -> None:
     }
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_at_least_the_closed_form(graph: bool) -> None:
+    module, x = Forecaster(), torch.randn(3, 6, 1)
+    first = spgru.respond(module, x)
+    y, parts = spgru.respond(module, x, sources=True, at_least_closed=True, create_graph=graph)
+    closed = module(x).var
+    assert bool((closed > first.var).any())
+    assert bool((closed < first.var).any())
+    torch.testing.assert_close(y.var, torch.maximum(closed, first.var), rtol=1e-5, atol=0)
+    torch.testing.assert_close(sum(parts.values()), y.var)
+    assert bool((parts["higher order"] >= 0).all())
+
+
 def test_linear_networks_are_exact() -> None:
     """y = A2 (A1 x) with one random factor: the variance is known by hand."""
     first = spgru.Linear(3, 4, bias=False, weight_std=0.0, dtype=torch.float64)
