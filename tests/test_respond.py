@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
+from oracles import resident_kilobytes
 from spgru import Moments
 from spgru.models.conv_recurrent import ConvGRU, ConvLSTM
 from spgru.nn.contexts import at_mean, frozen, sampling, shared_weights
@@ -205,6 +206,19 @@ def test_parts_are_those_of_each_source() -> None:
     }
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_at_least_the_closed_form(graph: bool) -> None:
+    module, x = Forecaster(), torch.randn(3, 6, 1)
+    first = spgru.respond(module, x)
+    y, parts = spgru.respond(module, x, sources=True, at_least_closed=True, create_graph=graph)
+    closed = module(x).var
+    assert bool((closed > first.var).any())
+    assert bool((closed < first.var).any())
+    torch.testing.assert_close(y.var, torch.maximum(closed, first.var), rtol=1e-5, atol=0)
+    torch.testing.assert_close(sum(parts.values()), y.var)
+    assert bool((parts["higher order"] >= 0).all())
+
+
 def test_linear_networks_are_exact() -> None:
     """y = A2 (A1 x) with one random factor: the variance is known by hand."""
     first = spgru.Linear(3, 4, bias=False, weight_std=0.0, dtype=torch.float64)
@@ -331,6 +345,23 @@ def test_sequences_are_found_whatever_the_layout(shape: tuple[int, int]) -> None
         torch.testing.assert_close(spgru.respond(module, x, batch_dim=dim)[0].var, found.var)
 
 
+def test_many_sequences_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, over gradients that fade with time, and by two digits; never one by one."""
+    from spgru.response import arguments
+
+    module = nn.Sequential(spgru.GRU(2, 8), _LastOf(), spgru.Linear(8, 1))
+    x = Moments(torch.randn(30, 300, 2), torch.rand(30, 300, 2))
+    alone = spgru.respond(module, x[:, 290:292])
+    monkeypatch.setattr(arguments, "single", None)
+    found = spgru.respond(module, x)
+    torch.testing.assert_close(found.var[290:292], alone.var, rtol=1e-4, atol=0)
+
+
+class _LastOf(nn.Module):
+    def forward(self, outputs: Any) -> Moments:
+        return outputs[0][-1]
+
+
 class Mixing(nn.Module):
     """Sequences that influence each other, and an initial state that they share."""
 
@@ -362,6 +393,17 @@ def test_memory_bounds_what_is_done_at_once() -> None:
     expected = spgru.respond(module, x)
     for memory in (1, 20000, 100000):
         torch.testing.assert_close(spgru.respond(module, x, memory=memory).var, expected.var)
+
+
+def test_nothing_is_left_behind() -> None:
+    """Graph and notes refer to each other; a call keeps some 10 MB while it runs."""
+    module, x = Forecaster(), torch.randn(64, 40, 1)
+    for _ in range(3):
+        spgru.respond(module, x, steps=12)
+    before = resident_kilobytes()
+    for _ in range(20):
+        spgru.respond(module, x, steps=12)
+    assert resident_kilobytes() - before < 20_000
 
 
 def test_variance_can_be_trained_on() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -160,29 +160,24 @@ class Backward:
     # -- sequences ----------------------------------------------------------------------------
 
     def _find(self, seeds: Sequence[Tensor], layout: Layout) -> _Places:
+        count, skip = layout.sequences, len(seeds[0])
         rows = []
         for uses, mean, var in self._alike:
             found = project(rows_of(uses, seeds[mean]).flatten(2))
             if var is not None:
                 found = found + project(rows_of(uses, seeds[var]).flatten(2))
-            rows.append(found.T)
-        rows += [_joined(seeds[entries.at]) for entries in self._entries]
-        count = len(seeds[0])
-        rows += [
-            sums.affine.weight.new_zeros(count, sums.sequences)
-            if sums.by_weight is None
-            else project(sums.by_weight[:, :count].flatten(2)).T
-            for sums in self._tape.sums.values()
+            rows.append(group(find_sequences(found.transpose(0, 1), count), count))
+        entries = [
+            find_sequences(_joined(seeds[entries.at]).unsqueeze(-1), count)
+            for entries in self._entries
         ]
-        lengths = [part.shape[1] for part in rows]
-        found_rows = find_sequences(torch.cat(rows, 1), layout.sequences)
-        sequences: Any = torch.split(found_rows, lengths)
-        first, second = len(self._alike), len(self._alike) + len(self._entries)
-        return _Places(
-            [group(part, layout.sequences) for part in sequences[:first]],
-            sequences[first:second],
-            sequences[second:],
-        )
+        sums = []
+        for part in self._tape.sums.values():
+            found = part.affine.weight.new_zeros(part.sequences, skip, 1)
+            if part.by_weight is not None:
+                found = project(part.by_weight[:, :skip].flatten(2))
+            sums.append(find_sequences(found.transpose(0, 1), count))
+        return _Places(rows, entries, sums)
 
     # -- variances ----------------------------------------------------------------------------
 

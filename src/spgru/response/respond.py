@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ def respond(
     module: nn.Module,
     *inputs: Any,
     sources: bool = False,
+    at_least_closed: bool = False,
     batch_dim: int | None = None,
     create_graph: bool = False,
     memory: int = 2**28,
@@ -59,6 +60,9 @@ def respond(
         inputs: what it is called with; `Moments` among them are uncertain
         sources: also return the parts of the variance by source: names of weights, "input" (or
             "input 0", "input 1", ...), "noise"; each laid out as the output
+        at_least_closed: raise the variance to that of the closed form where it is below it. Both
+            leave out what is mostly positive: the response all that is not of first order, the
+            closed form all covariance. The difference is the part "higher order"
         batch_dim: the dimension of the outputs along which they are independent sequences; None to
             find out
         create_graph: make the variance differentiable; slower, and takes the memory of all outputs
@@ -74,16 +78,19 @@ def respond(
     call = module if function is None else function
     # Gains and scales stand for what the response computes: with both it would count twice.
     with torch.inference_mode(False), torch.enable_grad(), _uncompiled(), uncalibrated(module):
-        tape, given = Tape(module, create_graph), Inputs(inputs, options)
-        with tape.first_pass():
-            result = Outputs(given.call(call, certain=False), create_graph)
-        noises: list[Noise] = []
-        with tape.second_pass(noises):
-            given.call(call, certain=True)
-        first = _batch_dim(module) if batch_dim is None else batch_dim
-        sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
-        backward = Backward(tape, given.sources, noises, result.means, memory)
-        layout, parts = backward.variances(result.layouts(sizes, first))
+        given = Inputs(inputs, options)
+        with closing(Tape(module, create_graph)) as tape:
+            with tape.first_pass():
+                result = Outputs(given.call(call, certain=False), create_graph)
+            noises: list[Noise] = []
+            with tape.second_pass(noises):
+                given.call(call, certain=True)
+            first = _batch_dim(module) if batch_dim is None else batch_dim
+            sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
+            backward = Backward(tape, given.sources, noises, result.means, memory)
+            layout, parts = backward.variances(result.layouts(sizes, first))
+    if at_least_closed and parts:
+        parts["higher order"] = result.above(layout, torch.stack(list(parts.values())).sum(0))
     split = {name: result.filled(layout, part) for name, part in parts.items()}
     y = result.with_variance(layout, parts)
     return (y, split) if sources else y

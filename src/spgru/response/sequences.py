@@ -21,8 +21,8 @@ __all__ = ["Layout", "MixedError", "candidates", "find_sequences", "group", "pro
 
 _DIGIT = 256
 """Numbers of sequences are told apart by factors up to this, well within rounding."""
-_NEGLIGIBLE = 1e-10
-"""Of the largest gradient: what lies below is as good as none."""
+_NEGLIGIBLE = 1e-8
+"""Part of the sum of squared gradients that does not matter."""
 
 
 class MixedError(Exception):
@@ -131,33 +131,38 @@ def _layout(
 
 
 def project(seeds: Tensor) -> Tensor:
-    """(..., width) -> (...), a random combination, by which rows can be told apart as well."""
-    return seeds @ _direction(seeds.shape[-1]).to(seeds)
+    """(..., width) -> (..., few): random combinations, by which rows can be told apart as well."""
+    return seeds @ _directions(seeds.shape[-1]).to(seeds)
 
 
 @cache
-def _direction(width: int) -> Tensor:
-    return torch.randn(width, generator=torch.Generator().manual_seed(1))
+def _directions(width: int) -> Tensor:
+    # Several, since in one of them a row may cancel and leave rounding only.
+    return torch.randn(width, 4, generator=torch.Generator().manual_seed(1))
 
 
 def find_sequences(seeds: Tensor, count: int) -> Tensor:
     """The sequence of every row, -1 where no output depends on it.
 
     Args:
-        seeds: (1 + digits, rows), gradients by the seeds of a layout
+        seeds: (1 + digits, rows, few), gradients by the seeds of a layout
         count: of sequences
     """
-    size = seeds[0].abs()
-    known = size > _NEGLIGIBLE * size.max()
-    ratios = seeds[1:] / torch.where(known, seeds[0], 1)
+    size, place = seeds[0].abs().max(-1, keepdim=True)
+    size = size.squeeze(-1)
+    picked = seeds.gather(-1, place.expand(len(seeds), -1, -1)).squeeze(-1)
+    known = size > 0
+    ratios = picked[1:] / torch.where(known, picked[0], 1)
     digits = ratios.round()
-    is_off = ((ratios - digits).abs() > 0.1) | (digits < 0) | (digits >= _DIGIT)
     powers = [_DIGIT**k for k in range(len(digits))]
     weights = torch.tensor(powers, dtype=torch.long, device=seeds.device)
     sequence = (digits.long() * weights[:, None]).sum(0)
-    if bool((is_off & known).any()) or bool((known & (sequence >= count)).any()):
+    is_whole = ((ratios - digits).abs() < 0.1) & (digits >= 0) & (digits < _DIGIT)
+    fits = is_whole.all(0) & (sequence < count)
+    # Of gradients that nearly cancel only rounding is left, which tells nothing and is nothing.
+    if bool((size * ~fits).square().sum() > _NEGLIGIBLE * size.square().sum()):
         raise MixedError
-    return torch.where(known, sequence, -1)
+    return torch.where(known & fits, sequence, -1)
 
 
 Grouping = Tensor | tuple[int, int]

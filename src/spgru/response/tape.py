@@ -141,6 +141,12 @@ class Tape:
                 moments = moments if create_graph else moments.detach()
                 self.weights[_join(path, name)] = moments
 
+    def close(self) -> None:
+        """Let go of the graph, which refers back to this object where Python cannot see it."""
+        self.uses.clear()
+        self.sums.clear()
+        self.notes = _Notes()
+
     @contextmanager
     def first_pass(self) -> Iterator[None]:
         with self._responding(lambda moments: moments, self._tap), watching(_First(self.notes)):
