@@ -1,9 +1,12 @@
 """A sensor that fails: predict the next reading, and know when not to trust the prediction.
 
-A small GRU learns a noisy oscillation one step ahead. Then it streams a new recording in which the
-sensor goes silent for a while (the network is fed its own prediction, uncertainty included) and
-later reports something never seen in training. In both the uncertainty that comes from the weights
-and the input rises; that of the sensor's own noise, learned along with them, stays.
+A small GRU learns a noisy oscillation one step ahead. Then it follows new recordings in which the
+sensor goes silent for a while: the network is fed its own prediction, uncertainty included. One of
+them later reports something never seen in training. In both the uncertainty that comes from the
+weights and the input rises; that of the sensor's own noise, learned along with them, stays.
+
+The intervals are then fitted to what happened on recordings kept from training
+(`spgru.calibrate`), and hold on others, while the sensor is silent too.
 
 Run:  python examples/sensor.py          (about a minute on two cores; figures in outputs/)
 """
@@ -29,25 +32,37 @@ class Forecaster(nn.Module):
 
     def __init__(self, hidden_size: int = 16) -> None:
         super().__init__()
-        self.gru = spgru.GRU(1, hidden_size, batch_first=True)
+        self.gru = spgru.GRU(1, hidden_size)
         self.readout = spgru.Linear(hidden_size, 1)
         self.log_noise = nn.Parameter(torch.tensor(-2.0))
 
-    def forward(self, x: Tensor | Moments) -> Moments:
-        """Moments of the next value, the weights' uncertainty alone."""
-        output, _ = self.gru(x)
-        return self.readout(output)
+    def forward(self, x: Tensor, silent: tuple[int, int] = (0, 0)) -> Moments:
+        """Every next reading, (T, B, 1) -> (T, B, 1). While silent, the prediction is the input."""
+        if silent[0] == silent[1]:
+            output, _ = self.gru(x)
+            return self._readings(output)
+        history: list[Moments] = []
+        state = None
+        for t, reading in enumerate(x):
+            heard = history[-1] if silent[0] <= t < silent[1] else reading
+            output, state = self.gru.step(heard, state)
+            history.append(self._readings(output))
+        return spgru.stack(history)
 
-    def with_noise(self, moments: Moments) -> Moments:
-        """Moments of the next reading: the sensor adds noise of its own."""
-        return Moments(moments.mean, moments.var + (2 * self.log_noise).exp())
+    def _readings(self, output: Moments) -> Moments:
+        """The sensor adds noise of its own."""
+        value = self.readout(output)
+        return Moments(value.mean, value.var + self.noise())
+
+    def noise(self) -> Tensor:
+        return (2 * self.log_noise).exp()
 
 
 def recordings(count: int, length: int) -> Tensor:
-    """(count, length, 1) noisy oscillations of random phase."""
-    phase = 2 * math.pi * torch.rand(count, 1, 1)
-    time = torch.arange(length)[None, :, None]
-    return torch.sin(2 * math.pi * time / 20 + phase) + NOISE * torch.randn(count, length, 1)
+    """(length, count, 1) noisy oscillations of random phase."""
+    phase = 2 * math.pi * torch.rand(1, count, 1)
+    time = torch.arange(length)[:, None, None]
+    return torch.sin(2 * math.pi * time / 20 + phase) + NOISE * torch.randn(length, count, 1)
 
 
 def train(model: Forecaster, steps: int = 150) -> None:
@@ -58,8 +73,7 @@ def train(model: Forecaster, steps: int = 150) -> None:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     data, start = recordings(sequences, length), time.perf_counter()
     for step in range(1, steps + 1):
-        predicted = model.with_noise(model(data[:, :-1]))
-        likelihood = spgru.families.Gaussian().log_prob(data[:, 1:], predicted).mean()
+        likelihood = model(data[:-1]).log_prob(data[1:]).mean()
         kl = spgru.kl_divergence(model, prior) / (sequences * (length - 1))
         loss = kl - likelihood
         optimiser.zero_grad()
@@ -76,17 +90,13 @@ def train(model: Forecaster, steps: int = 150) -> None:
             )
 
 
-@torch.no_grad()
-def stream(model: Forecaster, x: Tensor, silent: tuple[int, int]) -> Moments:
-    """Prediction of every next reading, (T - 1, 1). While silent, the prediction is the input."""
-    state, predicted = None, None
-    history = []
-    for t in range(len(x) - 1):
-        heard = predicted if silent[0] <= t < silent[1] else x[t]
-        output, state = model.gru.step(heard, state)
-        predicted = model.with_noise(model.readout(output))
-        history.append(predicted)
-    return spgru.stack(history)
+def coverage(predicted: Moments, happened: Tensor, level: float) -> str:
+    """How many readings lie in their intervals, heard and silent, and how wide those are then."""
+    low, high = predicted.interval(level)
+    inside = ((low <= happened) & (happened <= high)).double()
+    heard, silent = slice(20, SILENT[0]), slice(*SILENT)
+    width = (high - low)[silent].mean()
+    return f"{inside[heard].mean():9.0%} {inside[silent].mean():8.0%} {width:8.2f}"
 
 
 def plot(x: Tensor, predicted: Moments, path: Path) -> None:
@@ -112,13 +122,15 @@ def main() -> None:
     outputs.mkdir(exist_ok=True)
     model = Forecaster()
     train(model)
+    model.eval()
 
-    x = recordings(1, LENGTH)[0]
-    strange = torch.arange(LENGTH)[:, None] >= STRANGE[0]
+    x = recordings(1, LENGTH)
+    strange = torch.arange(LENGTH)[:, None, None] >= STRANGE[0]
     x = torch.where(strange, 1.5 * torch.sign(x), x)
-    predicted = stream(model, x, SILENT)
+    with torch.no_grad():
+        predicted = model(x[:-1], SILENT)
+        sensor_var = model.noise()
     error = (predicted.mean - x[1:]).abs()
-    sensor_var = (2 * model.log_noise).exp().detach()
     print("\n                      predicted sd   of it, not sensor noise   actual error")
     for name, (start, stop) in {
         "familiar": (20, SILENT[0]),
@@ -129,12 +141,23 @@ def main() -> None:
         spread = predicted.std[part].mean().item()
         network = (predicted.var[part] - sensor_var).sqrt().mean().item()
         print(f"  {name:<18s} {spread:13.3f} {network:25.3f} {error[part].mean().item():14.3f}")
-    plot(x[:, 0], predicted[:, 0], outputs / "sensor.png")
+    plot(x[:, 0, 0], predicted[:, 0, 0], outputs / "sensor.png")
 
     print("\nHow true is the variance? The same network, 200 times by brute force:\n")
-    report = spgru.audit(model.eval(), recordings(8, 20), draws=200)
+    report = spgru.audit(model, recordings(8, 20), draws=200)
     print(report)
     report.plot().savefig(outputs / "audit.png", dpi=120)
+
+    # Of these networks the data says less than they differ by: intervals that hold need outcomes.
+    kept, new = (recordings(count, SILENT[1] + 1) for count in (80, 50))
+    with torch.no_grad():
+        before = model(new[:-1], SILENT)
+    spgru.calibrate(model, (kept[:-1], SILENT), kept[1:])
+    with torch.no_grad():
+        after = model(new[:-1], SILENT)
+    print("\n90 % intervals on 50 new recordings:   heard   silent    width then")
+    print(f"  as trained                        {coverage(before, new[1:], 0.9)}")
+    print(f"  calibrated on 80 other recordings {coverage(after, new[1:], 0.9)}")
     print(f"\nFigures: {outputs / 'sensor.png'}, {outputs / 'audit.png'}")
 
 
