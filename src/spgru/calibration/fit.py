@@ -45,8 +45,8 @@ def divergence(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tenso
 def score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
     """d(t, v) of totals at every step of every sequence, and of single entries.
 
-    An entry counts by its share of the variance: of one that is all but certain (a dark pixel)
-    drawn networks do not tell the variance, which is that of a few of them.
+    An entry counts by its share of the variance: that of one that is all but certain (a dark pixel)
+    is known neither from some hundred draws, few of which make most of it, nor from the sigmoid.
     """
     totals = divergence(shape.totals(true), shape.totals(var.double()))
     return totals + divergence(true, var, 0.5 * (true + var.detach().double()))
