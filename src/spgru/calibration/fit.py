@@ -45,8 +45,8 @@ def divergence(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tenso
 def score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
     """d(t, v) of totals at every step of every sequence, and of single entries.
 
-    An entry counts by its share of the variance: of one that is all but certain (a dark pixel)
-    drawn networks do not tell the variance, which is that of a few of them.
+    An entry counts by its share of the variance: that of one that is all but certain (a dark pixel)
+    is known neither from some hundred draws, few of which make most of it, nor from the sigmoid.
     """
     totals = divergence(shape.totals(true), shape.totals(var.double()))
     return totals + divergence(true, var, 0.5 * (true + var.detach().double()))
@@ -110,9 +110,9 @@ def fit_gains(
 def fit_scale(
     true: Tensor, var: Tensor, shape: Shape, own: Tensor | None, per_step: bool, powered: bool
 ) -> Scale | None:
-    """The scale whose totals over features diverge least; None where nothing is random.
+    """The scale with which totals over features and sequences agree; None where nothing is random.
 
-    Without a power it is the mean over sequences of t/v, which minimises the mean of d(t, s v).
+    Without a power that is s = sum of t / sum of v, which minimises the sum of v d(t, s v).
 
     Args:
         own: variance that the module adds itself, and that no factor acts on
@@ -129,8 +129,8 @@ def fit_scale(
     power = _fit_power(log_level, log_true, is_random) if powered else None
     if powered and power is None:
         return None
-    ratio = (log_true - log_level * (1 if power is None else 1 + power)).exp()
-    factor = (ratio * is_random).sum(1) / is_random.sum(1)
+    powered_level = (log_level * (1 if power is None else 1 + power)).exp()
+    factor = (t * is_random).sum(1) / (powered_level * is_random).sum(1)
     time = shape.time if per_step and shape.time is not None else 0
     if power is not None:
         power = power.float().reshape([] if shape.time is None else [1])

@@ -113,7 +113,7 @@ def search(
         forms.append(base)
         # Factors must be kept away from the module's own variance, which has to be known for that.
         if scalable and not own.varies:
-            forms += _scaled_forms(base, fitted.output, shape, own)
+            forms += _scaled_forms(base, [fitted.output, held.output], shape, own)
     # Off the familiar path a power goes furthest astray, so it comes last.
     forms.sort(key=lambda one: one.scale is not None and one.scale.power is not None)
     scores = {one.name: score(held.output, one.held, shape).item() for one in forms}
@@ -136,18 +136,24 @@ def _variances(problem: Problem) -> list[Tensor]:
     ]
 
 
-def _scaled_forms(base: Form, true: Tensor, shape: Shape, own: Own) -> Iterator[Form]:
-    """The form with scales, from simple to complex."""
+def _scaled_forms(base: Form, true: list[Tensor], shape: Shape, own: Own) -> Iterator[Form]:
+    """The form with scales, from simple to complex.
+
+    They are judged by a fit without the sequences held out, and kept as fitted to all: so few
+    numbers gain more by more sequences than they lose.
+    """
     steps = shape.time is not None
     options = {"one scale": (False, False)}
     if steps:
         options["scale per step"] = (True, False)
     options["scale by level"] = (steps, True)
+    whole = torch.cat(true, shape.batch), torch.cat([base.fitted, base.held], shape.batch)
     for name, option in options.items():
-        scale = fit_scale(true, base.fitted, shape, own.constant, *option)
-        if scale is not None:
-            vars = (scale(var) for var in (base.fitted, base.held))
-            yield Form(f"gains, {name}" if base.gains else name, base.gains, scale, *vars)
+        judged = fit_scale(true[0], base.fitted, shape, own.constant, *option)
+        kept = fit_scale(*whole, shape, own.constant, *option)
+        if judged is not None and kept is not None:
+            full = f"gains, {name}" if base.gains else name
+            yield Form(full, base.gains, kept, judged(base.fitted), judged(base.held))
 
 
 def _choose(scores: Mapping[str, float], draws: int) -> str:
