@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import spgru
 from spgru import Moments
 from spgru.calibration.fit import fit_scale
+from spgru.calibration.inputs import find_shape
 from spgru.calibration.truth import Shape, drawn_truths
 from spgru.nn.output_scale import Scale, attach_scale
 
@@ -320,3 +321,23 @@ def test_networks_that_cannot_be_calibrated() -> None:
 class _Mean(nn.Module):
     def forward(self, x: Moments) -> Tensor:
         return x.mean
+
+
+class Rounded(nn.Module):
+    """A layer whose entries are off by up to 1 %, differently for each number of sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = spgru.GRU(2, 6)
+
+    def forward(self, x: Tensor) -> Moments:
+        output = self.gru(x)[0]
+        generator = torch.Generator().manual_seed(x.shape[1])
+        off = 1 + 0.01 * torch.rand(output.shape, generator=generator)
+        return Moments(output.mean * off, output.var)
+
+
+def test_sequences_are_found_through_rounding() -> None:
+    module, x = Rounded(), torch.randn(5, 8, 2)
+    dim, shape = find_shape(module, module, (x,), None, None)
+    assert (dim, shape) == (1, Shape(time=0, batch=1))

@@ -159,11 +159,22 @@ def _matching(whole: Tensor, part: Tensor, last: Tensor, first: int) -> int | No
         if whole.shape[dim] <= int(last[-1]):
             continue
         expected = whole.index_select(dim, last.to(whole.device))
-        # Kernels round differently for other numbers of sequences.
-        least = 1e-4 * whole.abs().max().item()
-        if expected.shape == part.shape and torch.allclose(expected, part, rtol=1e-3, atol=least):
+        if expected.shape == part.shape and _agree(expected, part, dim):
             return dim
     return None
+
+
+def _agree(expected: Tensor, part: Tensor, dim: int) -> bool:
+    """Up to rounding: kernels round differently for other numbers of sequences.
+
+    A loop that reads its own output back magnifies that in single entries, TF32 above all, so their
+    sum is also held against what tells the sequences apart.
+    """
+    least = 1e-4 * expected.abs().max().item()
+    if torch.allclose(expected, part, rtol=1e-3, atol=least):
+        return True
+    apart = (expected - expected.mean(dim, keepdim=True)).norm()
+    return bool((expected - part).norm() < 0.01 * apart)
 
 
 def count_sequences(inputs: Any, dim: int) -> int:
