@@ -110,7 +110,7 @@ def span(runs: list[dict[str, Any]], key: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=2)
     arguments = parser.parse_args()
     results, rows = [], []
