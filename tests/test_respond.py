@@ -454,7 +454,7 @@ def test_under_other_modes() -> None:
     )
 
 
-def test_other_threads_are_not_watched() -> None:
+def test_other_threads_are_not_observed() -> None:
     module, x = Forecaster(), torch.randn(3, 6, 1)
     expected, entered, done = module(x).var, threading.Event(), threading.Event()
 

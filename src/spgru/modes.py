@@ -25,7 +25,7 @@ from spgru.moments import Moments
 
 __all__ = [
     "Drawn", "Frozen", "Record", "Responding", "WeightMode", "enter_frozen", "enter_gains",
-    "enter_recording", "enter_watching", "enter_weights", "frozen_of", "gains_of", "is_observed",
+    "enter_recording", "enter_watching", "enter_weights", "frozen_of", "gains_of", "is_intercepted",
     "record", "records_of", "watch", "weight_mode",
 ]  # fmt: skip
 
@@ -182,7 +182,7 @@ def watch(layer: nn.Module, output: Any) -> None:
             outputs.append(output)
 
 
-def is_observed(layer: nn.Module) -> bool:
+def is_intercepted(layer: nn.Module) -> bool:
     """Whether a call has to go through the layer's own code: recorded, watched, or other gains."""
     return any(layer in variable.get() for variable in (_records, _gains, _watched))
 

@@ -1,4 +1,4 @@
-"""A map whose results are watched, as one node of autograd that takes many gradients at once.
+"""A map whose results are tapped, as one node of autograd that takes many gradients at once.
 
 Torch's own operations give the same; but a loop over time has many of them, and each of their nodes
 costs as much as its product.

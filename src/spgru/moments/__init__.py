@@ -7,10 +7,10 @@ stand the rules that treat mean and variance alike (`alike`); those that need ma
 
 from spgru.moments.alike import cat, stack
 from spgru.moments.fields import is_autocast
+from spgru.moments.observers import observed_as_one, observing, unobserved
 from spgru.moments.packed import pack_padded_moments, pad_packed_moments
 from spgru.moments.pair import Moments, Value, certain, promote
 from spgru.moments.table import functions_named, no_rule_for, refuse_writing, rule_for
-from spgru.moments.watchers import unwatched, watched_as_one, watching
 
 __all__ = [
     "Moments",
@@ -20,13 +20,13 @@ __all__ = [
     "functions_named",
     "is_autocast",
     "no_rule_for",
+    "observed_as_one",
+    "observing",
     "pack_padded_moments",
     "pad_packed_moments",
     "promote",
     "refuse_writing",
     "rule_for",
     "stack",
-    "unwatched",
-    "watched_as_one",
-    "watching",
+    "unobserved",
 ]

@@ -14,7 +14,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from spgru.moments import watchers
+from spgru.moments import observers
 from spgru.moments.fields import check_fields, describe, refuse_packed
 from spgru.moments.table import refuse_writing
 from spgru.moments.tensor_methods import TensorMethods, apply_rule
@@ -70,8 +70,8 @@ class Moments(TensorMethods):
             and mean.device == var.device
         ):
             check_fields(mean, var)
-        if watchers.open_blocks:
-            watchers.tell(self)
+        if observers.open_blocks:
+            observers.tell(self)
 
     @classmethod
     def __torch_function__(

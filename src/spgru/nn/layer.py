@@ -24,7 +24,7 @@ from spgru.modes import (
     records_of,
     weight_mode,
 )
-from spgru.moments import Moments, certain, is_autocast, unwatched
+from spgru.moments import Moments, certain, is_autocast, unobserved
 from spgru.nn.cache import look_up, may_cache
 from spgru.nn.random_weights import Options, RandomWeights
 from spgru.nn.weight import StandardDeviation, standard_deviation_of
@@ -223,7 +223,7 @@ def layers_of(module: nn.Module) -> Iterator[tuple[str, Layer]]:
 def _tapped(mode: Responding, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
     """The map that tells of its uses, made once."""
     if names not in mode.kept:
-        with unwatched():
+        with unobserved():
             affine = make()
         weight, bias = names
         mode.kept[names] = (

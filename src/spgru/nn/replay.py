@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spgru.checks import is_transformed, values_are_checked
-from spgru.modes import Frozen, frozen_of, is_observed, weight_mode
+from spgru.modes import Frozen, frozen_of, is_intercepted, weight_mode
 from spgru.moments import Moments
 from spgru.nn.cache import Snapshot
 from spgru.nn.layer import Layer
@@ -137,7 +137,7 @@ def _record(
 
 
 def _is_possible(layer: Layer, frozen: Frozen, input: Any, hx: Any) -> bool:
-    if frozen.learns or torch.is_grad_enabled() or weight_mode(layer) or is_observed(layer):
+    if frozen.learns or torch.is_grad_enabled() or weight_mode(layer) or is_intercepted(layer):
         return False
     values = (input, *(hx if isinstance(hx, tuple) else (hx,)))
     if not all(value is None or isinstance(value, (Tensor, Moments)) for value in values):

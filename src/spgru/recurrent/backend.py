@@ -23,7 +23,7 @@ from torch import Tensor
 from spgru.checks import has_triton, is_differentiated_forward, is_transformed
 from spgru.functional import Affine
 from spgru.functional.products import Matrix, SameConvolution
-from spgru.moments import Moments, watched_as_one
+from spgru.moments import Moments, observed_as_one
 from spgru.recurrent.cell import Cell
 from spgru.recurrent.exporting import run_exportable
 from spgru.recurrent.operator import run_as_operator
@@ -159,7 +159,7 @@ def _warn_if_of_machine(reason: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
-@watched_as_one
+@observed_as_one
 def run(
     cell: Cell,
     x: Tensor | Moments,

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from spgru.checks import is_transformed
 from spgru.functional import Affine
-from spgru.moments import Moments, watched_as_one
+from spgru.moments import Moments, observed_as_one
 from spgru.recurrent.backend import Backend, explain, run
 from spgru.recurrent.cell import Cell
 
 __all__ = ["single_step"]
 
 
-@watched_as_one
+@observed_as_one
 def single_step(
     cell: Cell,
     x: Tensor | Moments,

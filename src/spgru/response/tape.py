@@ -20,7 +20,7 @@ from spgru.functional.linear import Affine
 from spgru.functional.products import Matrix
 from spgru.functional.tapped import tapped_product
 from spgru.modes import Responding, WeightMode, enter_weights
-from spgru.moments import Moments, unwatched, watching
+from spgru.moments import Moments, observing, unobserved
 from spgru.nn.layer import Layer, layers_of
 from spgru.recurrent import Trajectory
 
@@ -44,7 +44,7 @@ class WeightTap:
     def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
         if self.tape.create_graph or not isinstance(affine.product, Matrix):
-            with unwatched():
+            with unobserved():
                 mean, var = affine.untapped(x)
         else:
             mean, var = tapped_product(affine, x_mean, x_var)
@@ -149,7 +149,7 @@ class Tape:
 
     @contextmanager
     def first_pass(self) -> Iterator[None]:
-        with self._responding(lambda moments: moments, self._tap), watching(_First(self.notes)):
+        with self._responding(lambda moments: moments, self._tap), observing(_First(self.notes)):
             yield
 
     @contextmanager
@@ -157,7 +157,7 @@ class Tape:
         """Adds to `noises` what it finds."""
         second = _Second(self.notes, noises)
         graph = torch.set_grad_enabled(self.create_graph)
-        with self._responding(_certain, None), graph, watching(second):
+        with self._responding(_certain, None), graph, observing(second):
             yield
         second.end()
 
@@ -218,7 +218,7 @@ class _First:
         self._owners[id(mean)] = var
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
-        with unwatched():
+        with unobserved():
             result = function(*args, **options)
         self._notes.results.append(result)
         return _made_again(result)
@@ -249,7 +249,7 @@ class _Second:
         result = next(self._results, _NOTHING)
         if result is _NOTHING:
             raise RuntimeError(_UNSTEADY)
-        with unwatched():
+        with unobserved():
             result = _each(result, _certain)
         return _made_again(result)
 
@@ -266,7 +266,7 @@ def _certain(moments: Moments) -> Moments:
 
 
 def _made_again(result: Any) -> Any:
-    """So that a watcher sees it."""
+    """So that an observer sees it."""
     return _each(result, lambda moments: Moments(moments.mean, moments.var))
 
 

@@ -1,4 +1,4 @@
-"""A scan whose weights are watched: what every single use of W changes, for many outputs at once.
+"""A scan whose weights are tapped: what every single use of W changes, for many outputs at once.
 
 `spgru.recurrent.kernels.scan` sums the weights' gradients over steps and sequences; here those of
 the products with the state come out step by step and sequence by sequence, as gradients of probes
