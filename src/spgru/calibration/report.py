@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +10,15 @@ from torch import Tensor
 __all__ = ["CalibrationReport", "OutcomeReport", "by_step", "spread_of"]
 
 _MOST_ROWS = 10
+
+
+def _plain(report: Any, **more: Tensor) -> dict[str, Any]:
+    """The fields of a report, and more, with lists for tensors."""
+    values = {field.name: getattr(report, field.name) for field in fields(report)} | more
+    return {
+        name: value.tolist() if isinstance(value, Tensor) else value
+        for name, value in values.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -46,12 +55,7 @@ class CalibrationReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        fields |= {"ratio": self.ratio, "plain_ratio": self.plain_ratio}
-        return {
-            name: value.tolist() if isinstance(value, Tensor) else value
-            for name, value in fields.items()
-        }
+        return _plain(self, ratio=self.ratio, plain_ratio=self.plain_ratio)
 
     def __str__(self) -> str:
         fitted, held = self.sequences
@@ -99,11 +103,7 @@ class OutcomeReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {
-            name: value.tolist() if isinstance(value, Tensor) else value
-            for name, value in fields.items()
-        }
+        return _plain(self)
 
     def __str__(self) -> str:
         lines = [

@@ -46,8 +46,8 @@ def uncalibrated(module: nn.Module) -> Iterator[None]:
 def load_calibration(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
     """`module.load_state_dict` for a state dict saved after `calibrate`.
 
-        torch.save(model.state_dict(), "model.pt")
-        spgru.load_calibration(Model(), torch.load("model.pt"))
+        safetensors.torch.save_model(model, "model.safetensors")
+        spgru.load_calibration(Model(), safetensors.torch.load_file("model.safetensors"))
 
     Only a module of your own whose output was scaled needs it: the scale is a child that a new
     module does not have. Layers and models of this package make room for their own.

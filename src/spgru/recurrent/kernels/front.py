@@ -12,9 +12,10 @@ from torch import Tensor
 from spgru.functional import Affine
 from spgru.functional.products import Matrix
 from spgru.recurrent.cell import Cell
+from spgru.recurrent.kernels.interface import Setting
 from spgru.recurrent.kernels.prepared import prepare, product_dtype, result_dtype
 from spgru.recurrent.kernels.products import StepProduct, step_product
-from spgru.recurrent.kernels.scan import Setting, kernel_scan
+from spgru.recurrent.kernels.scan import kernel_scan
 from spgru.recurrent.kernels.steps import Steps
 from spgru.recurrent.scan import Trajectory
 

@@ -16,7 +16,7 @@ from spgru.functional.kernels.rows import as_rows
 from spgru.functional.products import sums_of_rows
 from spgru.moments import Moments
 from spgru.recurrent.kernels.by_reference import differentiate, needs_reference
-from spgru.recurrent.kernels.scan import (
+from spgru.recurrent.kernels.interface import (
     Inputs,
     Setting,
     is_differentiated,

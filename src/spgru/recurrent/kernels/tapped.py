@@ -21,7 +21,8 @@ from torch import Tensor
 
 from spgru.functional.tapped import rows_of_batch
 from spgru.moments import Moments
-from spgru.recurrent.kernels.scan import Inputs, Setting, _copied, _History, _run
+from spgru.recurrent.kernels.interface import Inputs, Setting, copied
+from spgru.recurrent.kernels.scan import _History, _run
 from spgru.recurrent.kernels.steps import Steps
 
 __all__ = ["tapped_scan"]
@@ -53,8 +54,8 @@ class _TappedScan(torch.autograd.Function):
         a, steps = Inputs(*tensors[2:]), setting.steps
         history = _run(setting, a, keep=True)
         ctx.linear = _Linear(setting, a, history)
-        outputs = [_copied(steps.after(part), part) for part in history[:2]]
-        finals = [_copied(steps.final_of(part), part) for part in history[2:4] if part is not None]
+        outputs = [copied(steps.after(part), part) for part in history[:2]]
+        finals = [copied(steps.final_of(part), part) for part in history[2:4] if part is not None]
         before = [steps.before(part).detach() for part in history[:2]]
         ctx.mark_non_differentiable(*before)
         return *before, *outputs, *finals

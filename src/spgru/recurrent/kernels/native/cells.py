@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spgru.recurrent.kernels.interface import CellKernels
 from spgru.recurrent.kernels.native.functions import Function
-from spgru.recurrent.kernels.scan import CellKernels
 
 __all__ = ["KERNELS", "RESET_BEFORE"]
 

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
-from spgru.recurrent.kernels.scan import CellKernels
+from spgru.recurrent.kernels.interface import CellKernels
 from spgru.recurrent.kernels.triton.layout import (
     incoming,
     load_gate,
