@@ -71,7 +71,7 @@ def main() -> None:
         }
         with ExitStack() as stack:
             stack.enter_context(spgru.frozen(still))
-            for work in [*works.values()] * 5:  # the third frozen call is recorded as a graph
+            for work in [*works.values()] * 12:  # until calls that repeat are recorded as graphs
                 work()
             times = take_turns(works, device, Effort(rounds=15, seconds=1.0), lambda: None)
             row = [1e3 * statistics.median(times[name]) for name in works]

@@ -22,6 +22,7 @@ from spgru.moments import (
 )
 from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
 from spgru.nn.contexts import frozen
+from spgru.nn.recordings import set_cuda_graphs
 from spgru.nn.weight import parameter_groups
 from spgru.response import respond
 from spgru.tracing import Trace, trace
@@ -57,6 +58,7 @@ __all__ = [
     "pad_packed_moments",
     "parameter_groups",
     "respond",
+    "set_cuda_graphs",
     "set_value_checks",
     "stack",
     "trace",

@@ -48,9 +48,9 @@ def _reference(kind: str, layer: Any, size: int = 16) -> Any:
     return truth
 
 
-def _uncertain(*shape: int, dtype: torch.dtype = torch.float32) -> Moments:
+def _uncertain(*shape: int, dtype: torch.dtype = torch.float32, device: str = DEVICE) -> Moments:
     x = Moments(torch.randn(shape), torch.rand(shape)).to(dtype)
-    return Moments(x.mean.to(DEVICE), x.var.to(DEVICE))
+    return Moments(x.mean.to(device), x.var.to(device))
 
 
 def test_second_moment_with_a_gain_by_definition() -> None:
@@ -126,7 +126,7 @@ def test_convolutions_have_gains() -> None:
     cell.set_gains_(_random_gains(cell))
     truth = ConvGRUCell(2, 4, 3, dtype=torch.float64, backend="reference")
     truth.load_state_dict(cell.state_dict())
-    x, h = _uncertain(2, 2, 5, 5), _uncertain(2, 4, 5, 5)
+    x, h = _uncertain(2, 2, 5, 5, device="cpu"), _uncertain(2, 4, 5, 5, device="cpu")
     found = cell(x, h)
     expected = truth(Moments(x.mean.double(), x.var.double()), h.to(torch.float64))
     assert torch.allclose(found.var.double(), expected.var, rtol=1e-5)
@@ -138,7 +138,7 @@ def test_convolutions_have_gains() -> None:
 
 
 def test_gains_travel_with_the_layer() -> None:
-    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3)
+    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3, device="cpu")
     plain = spgru.GRU(3, 16)
     assert not any(name.startswith("gain") for name in plain.state_dict())
     expected = layer(x)[0].var
@@ -160,7 +160,7 @@ def test_gains_travel_with_the_layer() -> None:
 
 
 def test_frozen_layers_notice_gains() -> None:
-    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3)
+    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3, device="cpu")
     gains = layer.gains()
     with torch.no_grad(), spgru.frozen(layer):
         calibrated = layer(x)[0].var
@@ -174,7 +174,7 @@ def test_frozen_layers_notice_gains() -> None:
 
 
 def test_gains_of_one_change_nothing() -> None:
-    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3)
+    layer, x = _calibrated("GRU"), _uncertain(4, 2, 3, device="cpu")
     layer.set_gains_({})
     plain = [part.clone() for part in tree_leaves(layer(x))]
     layer.set_gains_({name: torch.ones_like(gain) for name, gain in _random_gains(layer).items()})
@@ -184,7 +184,7 @@ def test_gains_of_one_change_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own torch.jit
 def test_compiled_and_exported() -> None:
-    layer, x = _calibrated("LSTM"), _uncertain(4, 2, 3).mean
+    layer, x = _calibrated("LSTM"), _uncertain(4, 2, 3, device="cpu").mean
     expected = layer(x)[0].var
     compiled = torch.compile(lambda x: layer(x)[0].var, fullgraph=True, backend="aot_eager")(x)
     assert torch.allclose(compiled, expected, rtol=1e-5)

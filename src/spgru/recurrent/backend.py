@@ -182,7 +182,8 @@ def run(
         record: return all neurons, not only the states
     """
     if torch.compiler.is_compiling() and not record and batch_sizes is None:
-        if torch.compiler.is_exporting():
+        # Not by torch.compiler.is_exporting(), which torch 2.11 says yes to in torch.compile too.
+        if torch.compiler._is_exporting_flag:
             if x.shape[0] != 1:
                 return run_exportable(cell, x, state, input_map, reverse)
         elif not is_differentiated_forward():
