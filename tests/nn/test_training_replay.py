@@ -284,6 +284,8 @@ def test_graphs_go_with_the_layer() -> None:
     assert dead() is None
 
 
+# It warms up on a stream of its own.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")
 def test_a_training_step_of_ours_is_a_graph_of_torch() -> None:
     layer = spgru.GRU(8, 16, device="cuda")
     plain = copy.deepcopy(layer)
