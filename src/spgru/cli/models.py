@@ -1,4 +1,4 @@
-"""`spgru train | evaluate | predict | export`: from a configuration to predictions."""
+"""`spgru train | calibrate | evaluate | predict | export`: from a configuration to predictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from spgru.cli.app import Device, Digits, MaxSeconds, Official, Overrides, Show, Source, app
 
-__all__ = ["evaluate", "export", "predict", "train"]
+__all__ = ["calibrate", "evaluate", "export", "predict", "train"]
 
 
 class Sequences(StrEnum):
@@ -80,6 +80,44 @@ def train(
             print(f"{result.stopped} at {where}; continue with --resume")
     if result.signal:
         raise typer.Exit(128 + result.signal)
+
+
+@app.command()
+def calibrate(
+    checkpoint: Source,
+    output: Annotated[Path, typer.Argument(help="A file ending in .safetensors.")],
+    sequences: Annotated[
+        int, typer.Option(help="Of the kind trained on; a quarter chooses the form.", min=4)
+    ] = 32,
+    draws: Annotated[int, typer.Option(help="Networks drawn for the truth.", min=2)] = 200,
+    steps: Annotated[int, typer.Option(help="Of the fit of gains.", min=1)] = 300,
+    seed: Annotated[int, typer.Option(help="Of sequences and draws.")] = 0,
+    mnist: Digits = None,
+    device: Device = "auto",
+    half: Annotated[bool, typer.Option("--half", help="float16: half the size.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an old file.")] = False,
+) -> None:
+    """Fit the variance to that of drawn networks, once; writes weights that carry the fit.
+
+    The sequences are of the kind that the network was trained on, of training's digits. What is
+    written gives its calibrated variance wherever it is loaded; spgru.uncalibrate takes it out.
+    """
+    from spgru.training.calibration import calibrate_file
+
+    report = calibrate_file(
+        checkpoint,
+        output,
+        sequences=sequences,
+        draws=draws,
+        steps=steps,
+        seed=seed,
+        directory=mnist,
+        device=device,
+        precision="float16" if half else "float32",
+        overwrite=overwrite,
+    )
+    print(report)
+    print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB)")
 
 
 @app.command()

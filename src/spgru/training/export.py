@@ -27,7 +27,10 @@ from spgru.training.model import make_model
 from spgru.training.packaged import find_weights
 from spgru.training.schema import from_mapping
 
-__all__ = ["CHECKPOINTS", "Loaded", "export", "load_exported", "load_model", "load_weights"]
+__all__ = [
+    "CHECKPOINTS", "ExportPrecision", "Loaded", "check_export", "export", "load_exported",
+    "load_model", "load_weights",
+]  # fmt: skip
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints inside that of a run."""
@@ -67,11 +70,7 @@ def export(
     spread of minus infinity is kept. Whatever does not fit is refused.
     """
     check_choice("precision", precision, get_args(ExportPrecision))
-    path = Path(path)
-    if path.suffix != ".safetensors":
-        raise CheckpointError(f"{path} must end in .safetensors")
-    if path.exists() and not overwrite:
-        raise CheckpointError(f"{path} exists; remove it, choose another name, or overwrite it")
+    path = check_export(path, overwrite)
     stored = _stored(source)
     if calibration is not None:
         stored = replace(stored, model=_calibrated(stored, str(source), calibration))
@@ -86,6 +85,16 @@ def export(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, safetensors.torch.save(tensors, metadata))
+    return path
+
+
+def check_export(path: str | Path, overwrite: bool) -> Path:
+    """Refuse a path that cannot be written to."""
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise CheckpointError(f"{path} must end in .safetensors")
+    if path.exists() and not overwrite:
+        raise CheckpointError(f"{path} exists; remove it, choose another name, or overwrite it")
     return path
 
 

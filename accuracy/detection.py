@@ -1,0 +1,182 @@
+"""Does the predicted variance tell sequences off the trained path from familiar ones?
+
+The controlled study: for each angle, speed and noise the AUROC of a sequence's score against the
+familiar path, for the closed form, the calibrated closed form, and drawn networks. Scores are the
+summed variance of the predicted pixels, and that over their summed brightness: bright digits have
+more variance on any path. Rank correlations are those of the score with the squared error, over
+all sequences. `--set` tries another configuration; choose among them by `--validation`, which
+measures on sequences that are not those of the test.
+
+    python accuracy/detection.py --seeds 0 1 2 --device cuda
+    python accuracy/detection.py --validation --set objective.beta=0.02 --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from common import save
+from torch import Tensor
+
+import spgru
+from spgru.data import MovingMNIST
+from spgru.moments import Moments
+from spgru.nn.contexts import sampling
+from spgru.reporting.markdown import table
+from spgru.studies.runs import CONFIGS
+from spgru.studies.scales import SCALES
+from spgru.studies.sequences import DEVIATIONS, FAMILIAR, Deviation
+from spgru.studies.statistics import auroc, rank_correlation
+from spgru.training import load_config, load_model, train
+from spgru.training.config import parse_override
+from spgru.training.evaluation import TEST_SEED
+
+RUN = "controlled_sp_gru"
+FIT_SEED, VALIDATION_SEED = 2024, 771
+
+
+class Scores(NamedTuple):
+    """Of every sequence, (B,)."""
+
+    variance: Tensor
+    relative: Tensor
+    """to predicted brightness"""
+    error: Tensor
+
+
+def main() -> None:
+    arguments = _parse()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    results = []
+    for seed in arguments.seeds:
+        results.append({"seed": seed, **_measure(_trained(arguments, seed), arguments)})
+        print(f"seed {seed}")
+        print(_as_table(results[-1]), flush=True)
+        save(
+            arguments.name, shlex.join(["python", "accuracy/detection.py", *sys.argv[1:]]), results
+        )
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--scale", choices=list(SCALES), default="paper")
+    parser.add_argument("--set", nargs="*", default=[], help="fields of the configuration")
+    parser.add_argument("--models", default="outputs/detection", help="where networks are trained")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--draws", type=int, default=50, help="networks to compare with; 0: none")
+    parser.add_argument("--sequences", type=int, default=200, help="of each kind")
+    parser.add_argument("--validation", action="store_true", help="sequences other than the test's")
+    parser.add_argument("--plain", action="store_true", help="leave out the calibrated form")
+    parser.add_argument("--name", default="detection", help="of the file in accuracy/results")
+    return parser.parse_args()
+
+
+def _trained(arguments: argparse.Namespace, seed: int) -> Any:
+    changes = dict(parse_override(text) for text in arguments.set)
+    folder = Path(arguments.models, "-".join([RUN, *arguments.set, str(seed)]))
+    config = load_config(
+        CONFIGS / arguments.scale / f"{RUN}.yaml",
+        {**changes, "output": str(folder), "seed": seed, "device": arguments.device},
+    )
+    train(config, resume=True, show="none")
+    return load_model(folder).model.to(arguments.device)
+
+
+def _measure(model: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    sets = {
+        "familiar" if deviation.is_familiar else deviation.label: _pair(deviation, arguments)
+        for deviation in DEVIATIONS
+        if deviation == FAMILIAR or not deviation.is_familiar
+    }
+    forms: dict[str, dict[str, Scores]] = {}
+    with torch.no_grad():
+        forms["closed"] = {kind: _scores(model.predict(x), y) for kind, (x, y) in sets.items()}
+        if arguments.draws:
+            drawn = {kind: _drawn(model, x, arguments.draws) for kind, (x, _) in sets.items()}
+            forms["drawn"] = {kind: _scores(drawn[kind], y) for kind, (_, y) in sets.items()}
+    if not arguments.plain:
+        data = MovingMNIST.controlled(32, split="train", seed=FIT_SEED, device=arguments.device)
+        spgru.calibrate(model, data.batch(0)[:10], progress=False)
+        with torch.no_grad():
+            found = {kind: _scores(model.predict(x), y) for kind, (x, y) in sets.items()}
+        forms["calibrated"] = found
+    return {
+        "error": {kind: scores.error.mean().item() for kind, scores in forms["closed"].items()},
+        "forms": {name: _compare(kinds) for name, kinds in forms.items()},
+    }
+
+
+def _pair(deviation: Deviation, arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """Frames seen, with noise, and frames to come, without, (10, B, 64, 64) each."""
+    seed = VALIDATION_SEED if arguments.validation else TEST_SEED
+
+    def frames(**changed: Any) -> Tensor:
+        data = MovingMNIST.controlled(
+            arguments.sequences, split="test", seed=seed, device=arguments.device, **changed
+        )
+        return data.batch(0)
+
+    changed = {deviation.kind: deviation.value}
+    return frames(**changed)[:10], frames(**{} if deviation.kind == "noise" else changed)[10:]
+
+
+def _drawn(model: Any, seen: Tensor, draws: int) -> Moments:
+    """Mean and variance of pixels over drawn networks."""
+    generator = torch.Generator(seen.device).manual_seed(0)
+    first = torch.zeros((), dtype=torch.float64, device=seen.device)
+    second = first
+    for _ in range(draws):
+        with sampling(model, generator):
+            pixels = torch.sigmoid(model.predict_logits(seen).mean).double()
+        first, second = first + pixels, second + pixels.square()
+    mean = first / draws
+    return Moments(mean, (second - draws * mean.square()).clamp(min=0) / (draws - 1))
+
+
+def _scores(pixels: Moments, after: Tensor) -> Scores:
+    over = (0, 2, 3)
+    variance, brightness = pixels.var.double().sum(over), pixels.mean.double().sum(over)
+    error = (pixels.mean.double() - after).square().sum(over) / len(after)
+    return Scores(variance.cpu(), (variance / brightness).cpu(), error.cpu())
+
+
+def _compare(kinds: dict[str, Scores]) -> dict[str, Any]:
+    familiar = kinds["familiar"]
+    found: dict[str, Any] = {}
+    for score in ("variance", "relative"):
+        pooled = [
+            torch.cat([getattr(k, part) for k in kinds.values()]) for part in (score, "error")
+        ]
+        found[score] = {
+            "auroc": {
+                kind: round(auroc(getattr(familiar, score), getattr(own, score)), 3)
+                for kind, own in kinds.items()
+                if own is not familiar
+            },
+            "rank correlation with the error": round(rank_correlation(*pooled) or 0.0, 3),
+        }
+    return found
+
+
+def _as_table(result: dict[str, Any]) -> str:
+    rows = []
+    for name, found in result["forms"].items():
+        for score, values in found.items():
+            cells = [f"{value:.2f}" for value in values["auroc"].values()]
+            rows.append([f"{name}, {score}", *cells, values["rank correlation with the error"]])
+    kinds = list(result["error"])
+    errors = [f"{value:.2f}" for value in result["error"].values()]
+    header = ["AUROC against the familiar path", *kinds[1:], "rank correlation with the error"]
+    last = [f"squared error; familiar {errors[0]}", *errors[1:], ""]
+    return table(header, [*rows, last])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Calibration of a trained network, from file to file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spgru.calibration import CalibrationReport, calibrate
+from spgru.calibration.state import calibration_state
+from spgru.runtime.device import choose_device
+from spgru.training.evaluation import make_data
+from spgru.training.export import ExportPrecision, check_export, export, load_model
+
+__all__ = ["calibrate_file"]
+
+# Added to the seed, so that the sequences are not the first that the training saw.
+_FAR = 1_000_003
+
+
+def calibrate_file(
+    source: str | Path,
+    path: str | Path,
+    *,
+    sequences: int = 32,
+    draws: int = 200,
+    steps: int = 300,
+    seed: int = 0,
+    directory: str | Path | None = None,
+    device: str = "auto",
+    precision: ExportPrecision = "float32",
+    overwrite: bool = False,
+    progress: bool = True,
+) -> CalibrationReport:
+    """Calibrate any source that `load_model` takes and write it to `path`.
+
+    Args:
+        sequences: of the kind that the network was trained on, drawn anew
+        draws: networks drawn for the truth
+        steps: of the fit of gains
+        directory: folder with your own MNIST files; None for those of the training
+    """
+    check_export(path, overwrite)  # before minutes are spent
+    loaded, where = load_model(source), choose_device(device)
+    config = loaded.config.data
+    if directory is not None:
+        config = replace(config, directory=str(directory))
+    data = make_data(config, sequences, split="train", seed=seed + _FAR, device=where)
+    model = loaded.model.to(where)
+    report = calibrate(
+        model, next(data).chunk(2)[0], draws=draws, steps=steps, seed=seed, progress=progress
+    )
+    assert isinstance(report, CalibrationReport)
+    export(source, path, precision, overwrite, calibration_state(model))
+    return report

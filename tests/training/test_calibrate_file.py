@@ -1,0 +1,73 @@
+"""`spgru calibrate`: from trained weights to weights that carry a calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import spgru
+from spgru.calibration import is_calibrated
+from spgru.cli import main
+from spgru.data import MovingMNIST
+from spgru.models import ModelConfig
+from spgru.training import CheckpointError, TrainConfig, load_exported, load_model, train
+from spgru.training.calibration import calibrate_file
+
+OPTIONS = {"sequences": 8, "draws": 20, "steps": 5, "device": "cpu", "progress": False}
+
+
+@pytest.fixture
+def run(tiny: Callable[..., TrainConfig]) -> Path:
+    # Uncertain enough that the closed form has something to be wrong about.
+    return train(
+        tiny(steps=1, model=ModelConfig(hidden_size=8, weight_std=0.3)), show="none"
+    ).folder
+
+
+def test_the_file_carries_the_calibration(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "calibrated.safetensors"
+    report = calibrate_file(run, path, **OPTIONS)  # type: ignore[arg-type]
+    assert report.chosen != "plain"
+    assert abs(report.ratio.mean() - 1) < abs(report.plain_ratio.mean() - 1)
+    frames = MovingMNIST(3).batch(0)[:10]
+    plain, found = load_model(run).model, load_exported(path)
+    assert is_calibrated(found)
+    assert torch.equal(found.predict(frames).mean, plain.predict(frames).mean)
+    assert not torch.allclose(found.predict(frames).var, plain.predict(frames).var, rtol=0.01)
+    spgru.uncalibrate(found)
+    assert torch.equal(found.predict(frames).var, plain.predict(frames).var)
+
+
+def test_a_seed_gives_the_same_file(run: Path, tmp_path: Path) -> None:
+    states = []
+    for k in range(2):
+        path = tmp_path / f"{k}.safetensors"
+        calibrate_file(run, path, **OPTIONS)  # type: ignore[arg-type]
+        states.append(load_exported(path).state_dict())
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+
+
+def test_the_command_writes_and_reports(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("typer")
+    path = tmp_path / "half.safetensors"
+    options = ["--sequences", "8", "--draws", "20", "--steps", "5", "--device", "cpu", "--half"]
+    with pytest.raises(SystemExit) as caught:
+        main(["calibrate", str(run), str(path), *options])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "closed/true variance" in shown
+    assert f"wrote {path}" in shown
+    assert is_calibrated(load_exported(path))
+
+
+def test_a_file_that_exists_is_refused_before_any_work(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "there.safetensors"
+    path.touch()
+    with pytest.raises(CheckpointError, match="exists"):
+        calibrate_file(run, path)
