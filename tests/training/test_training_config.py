@@ -153,6 +153,14 @@ def test_a_model_names_all_that_is_wrong_with_it() -> None:
         ("schedule: {warmup: 2000}", "schedule.warmup is 2000 but steps is 1000"),
         ("mean_steps: 1001", "mean_steps is 1001; give a number from 0 to steps, 1000"),
         ("model: {kind: deterministic}\nmean_steps: 5", "has no random weights; set it to 0"),
+        (
+            "model: {kind: deterministic}\noptimizer: {mean_rate: 0}",
+            "mean_rate is 0, which trains variances alone, and a model of kind 'deterministic' has",
+        ),
+        (
+            "optimizer: {mean_rate: 0}\nmean_steps: 5",
+            "variances alone, and mean_steps is 5; set one",
+        ),
         ("schedule: {final: 2}", "schedule.final is 2.0; give a number in [0, 1]"),
         ("precision: float8", "precision is the text 'float8'; give one of float32, tf32, bfloat"),
         ("precision: true", "precision is True; give one of float32"),
