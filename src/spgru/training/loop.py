@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -232,7 +232,7 @@ class _Loop:
                 save_prediction(path, run.model, next(self._unseen(1)))
                 progress.picture(path, run.step)
         if validate:
-            found = asdict(score(run.model, self._unseen(count)))
+            found = score(run.model, self._unseen(count)).single_numbers()
             row = {f"test_{name}": value for name, value in found.items()}
             progress.record({"step": run.step, **row})
         run.model.train()
