@@ -240,16 +240,18 @@ def test_starting_from_the_weights_of_another_run(tiny: Make, tmp_path: Path) ->
 
 
 def test_how_a_gpu_multiplies_is_set_and_put_back(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Precision and the choice of convolutions are switches of the whole process."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    seen: list[tuple[str, bool, bool]] = []
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    seen: list[tuple[str, bool, bool, bool]] = []
 
-    def switches() -> tuple[str, bool, bool]:
+    def switches() -> tuple[str, bool, bool, bool]:
         cudnn: Any = torch.backends.cudnn
-        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+        chosen = cudnn.benchmark, cudnn.deterministic
+        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, *chosen
 
     loss = MeanLossModule.forward
 
@@ -261,7 +263,9 @@ def test_how_a_gpu_multiplies_is_set_and_put_back(
     before = switches()
     options = {"mean_steps": 1, "steps": 1, "schedule": ScheduleConfig()}
     train(tiny(cudnn_benchmark=True, precision="tf32", **options), show="none")
-    assert seen == [("high", True, True)]
+    # Without it, convolutions that give the same result in every call.
+    train(tiny(output=str(tmp_path / "other"), **options), show="none")
+    assert seen == [("high", True, True, False), ("highest", False, False, True)]
     assert switches() == before
 
 

@@ -149,8 +149,11 @@ class TrainConfig:
             same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32
         cuda_graph: capture the whole step in a CUDA graph; `"auto"` does on one GPU
         compile: `torch.compile` of the loss; unrolled over time, it takes minutes to start
-        cudnn_benchmark: let cuDNN try its convolutions and take the fastest; its choice may
-            differ between calls, so that a resumed run is not the same to the bit
+        cudnn_benchmark: let cuDNN try its convolutions at the start and take the fastest. Another
+            may win in the next call, and torch can neither tell which won nor ask for it again:
+            a resumed run is not the same to the bit. Without it cuDNN takes, by a fixed rule, a
+            convolution whose result is the same in every call, and a resumed run is the same to
+            the bit, on the same GPU with the same versions
         output: folder of checkpoints, metrics and images
         checkpoint_every: steps between checkpoints; the last step is always kept
         keep: checkpoints to keep

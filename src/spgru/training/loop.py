@@ -87,7 +87,11 @@ def train(
     with (
         processes(config.device) as group,
         watching(max_seconds, patient=group.count > 1) as stop,
-        float32_products(config.precision == "tf32", config.cudnn_benchmark),
+        float32_products(
+            config.precision == "tf32",
+            config.cudnn_benchmark,
+            cudnn_deterministic=not config.cudnn_benchmark,
+        ),
     ):
         check_group(config, group)
         # The first process alone writes.
