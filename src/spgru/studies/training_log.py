@@ -101,7 +101,16 @@ def draw_logs(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> bool:
     by_time.set(xlabel="minutes of training", title="the same over time")
     # The paper's divergence may be negative.
     if all(value > 0 for curve in drawn.values() for value in (*curve.loss, *curve.tested)):
-        by_step.set_yscale("log")
+        _use_logarithms(by_step)
     by_step.legend(fontsize="small")
     figure.savefig(folder / PLOT, dpi=110)
     return True
+
+
+def _use_logarithms(axes: Any) -> None:
+    """A logarithmic y axis with plain numbers."""
+    from matplotlib.ticker import ScalarFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_minor_formatter(ScalarFormatter())
