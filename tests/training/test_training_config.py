@@ -279,3 +279,12 @@ def test_learning_rate() -> None:
     assert all(a >= b for a, b in pairwise(rates[4:]))
     assert learning_rate(2.0, ScheduleConfig(decay="none"), 10**6, 10) == 2.0
     assert learning_rate(2.0, ScheduleConfig(warmup=10), 9, 10) == 2.0
+
+
+def test_a_run_from_before_a_field_existed_had_its_default() -> None:
+    config = TrainConfig()
+    stored = stored_form(config)
+    del stored["optimizer"]["mean_rate"]
+    assert differences(config, stored) == []
+    changed = dataclasses.replace(config, optimizer=OptimizerConfig(mean_rate=0.5))
+    assert differences(changed, stored) == ["optimizer.mean_rate was 1.0, now 0.5"]

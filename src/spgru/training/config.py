@@ -237,8 +237,13 @@ def stored_form(config: TrainConfig) -> dict[str, Any]:
 
 
 def differences(config: TrainConfig, stored: Mapping[str, Any]) -> list[str]:
-    """Why a run with `config` would not continue the stored one, each as "name: old, now new"."""
+    """Why a run with `config` would not continue the stored one, each as "name: old, now new".
+
+    A field that the stored one does not have yet was what its default is.
+    """
     before, now = flatten(stored), flatten(stored_form(config))
+    defaults = flatten(stored_form(TrainConfig()))
+    before = {name: defaults[name] for name in now if name in defaults} | before
     free = _CHANGEABLE | ({"steps"} if config.schedule.decay == "none" else set())
     return [
         f"{name} was {before.get(name)}, now {now.get(name)}"
