@@ -166,6 +166,18 @@ def test_train_evaluate_predict_export(spgru, config: Path, tmp_path: Path) -> N
     (row,) = json.loads(scores.read_text())["scores"]
     assert row["sequences"] == 3
     assert row["cross_entropy"] > 2000
+    # Frame by frame, and beside published scores.
+    assert len(row["by_frame"]["similarity"]) == 10
+    assert outcome.out.count("  frame ") == 10
+    shown = f"{row['squared_error']:.2f} ± {row['standard_errors']['squared_error']:.2f}"
+    assert shown in outcome.out
+    lines = outcome.out.splitlines()
+    ours, theirs = (
+        next(k for k, line in enumerate(lines) if f"| {name} |" in line)
+        for name in ("**this network**", "ConvLSTM-S")
+    )
+    assert ours + 1 == theirs
+    assert "| 0.1 M |" in lines[ours]  # 4 units on 4096 pixels, without variances
     outcome = spgru("evaluate", weights, "--sequences", 2, "--data", "controlled")
     assert len(outcome.out.splitlines()) == 13
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from spgru.metrics import (
     gaussian_nll,
     interval_score,
     mean_squared_z,
+    similarity_per_frame,
     spearman,
     variance_error_correlation,
 )
@@ -107,6 +109,46 @@ def test_cross_entropy_per_frame_is_torchs() -> None:
     assert cross_entropy_per_frame(hit, hit) < 1e-5
     assert 64 * 15 < cross_entropy_per_frame(hit, torch.zeros(1, 1, 8, 8)) < 64 * 18
     assert cross_entropy_per_frame(pixels.bfloat16(), target).dtype == torch.float32
+
+
+def similarity_by_hand(x: Any, y: Any, data_range: float, window: int) -> float:
+    """Of two images, window by window, by NumPy's own mean, variance and covariance."""
+    k1, k2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
+    found = []
+    for i, j in np.ndindex(x.shape[0] - window + 1, x.shape[1] - window + 1):
+        a, b = (image[i : i + window, j : j + window].ravel() for image in (x, y))
+        (v1, c), (_, v2) = np.cov(a, b)
+        found.append(
+            (2 * a.mean() * b.mean() + k1)
+            * (2 * c + k2)
+            / ((a.mean() ** 2 + b.mean() ** 2 + k1) * (v1 + v2 + k2))
+        )
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize(("data_range", "window"), [(1.0, 7), (2.0, 7), (1.0, 3)])
+def test_similarity_per_frame_is_its_definition(data_range: float, window: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    target = torch.rand(2, 3, 9, 11, generator=generator)
+    target[0] = (target[0] > 0.7).float() * target[0]  # dark, with some strokes
+    pixels = (target + 0.3 * torch.randn(target.shape, generator=generator)).clamp(0, 1)
+    found = similarity_per_frame(certain(pixels), target, data_range, window)
+    assert found.shape == (2, 3)
+    for t, b in np.ndindex(2, 3):
+        x, y = pixels[t, b].double().numpy(), target[t, b].double().numpy()
+        want = similarity_by_hand(x, y, data_range, window)
+        assert found[t, b].item() == pytest.approx(want, abs=1e-9)
+
+
+def test_similarity_of_equal_opposite_and_small_frames() -> None:
+    frames = torch.rand(1, 1, 8, 8)
+    assert similarity_per_frame(frames, frames).item() == pytest.approx(1.0)
+    assert similarity_per_frame(1 - frames, frames).item() < 0
+    # Black frames alike: 0 / 0 without the constants.
+    black = torch.zeros(1, 1, 8, 8)
+    assert similarity_per_frame(black, black).item() == 1.0
+    with pytest.raises(ValueError, match=r"at least 7 pixels each way"):
+        similarity_per_frame(frames[..., :6], frames[..., :6])
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -21,6 +21,7 @@ from spgru.studies.study import read_results
 from spgru.training import CheckpointError, ConfigError, TrainConfig, score
 from spgru.training.distributed import Processes
 from spgru.training.model import DropoutConfig
+from spgru.training.progress import parse_metrics
 from spgru.training.run import Run
 
 
@@ -37,6 +38,8 @@ def check_folder(folder: Path) -> None:
     for name, config in document["configs"].items():
         assert json.loads((folder / "configs" / f"{name}.json").read_text()) == config
         assert config["steps"] == 2
+        assert parse_metrics((folder / "training" / f"{name}.jsonl").read_text())[-1]["step"] == 2
+    assert (folder / "training.png").exists()
     assert document["trained"].keys() == document["configs"].keys()
     report = (folder / "report.md").read_text()
     for name in document["trained"]:

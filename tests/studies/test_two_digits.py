@@ -13,7 +13,8 @@ from spgru.data import MovingMNISTTest, load_mnist
 from spgru.models import ModelConfig
 from spgru.models.video import Prediction
 from spgru.moments import Moments
-from spgru.studies.two_digits import PUBLISHED, STUDY, digits_of, evaluation_set, score_tasks
+from spgru.studies.published import NATS
+from spgru.studies.two_digits import STUDY, digits_of, evaluation_set, score_tasks
 
 
 class Stub:
@@ -42,6 +43,9 @@ def test_scores_of_a_known_model() -> None:
         assert row["error"] == pytest.approx(squares.mean().item(), rel=1e-5)
         own = [r for r in by_distance if r["task"] == row["task"]]
         assert [r["distance"] for r in own] == [1, 2, 3]
+        per_sequence = squares.mean(0)
+        want = per_sequence.std().item() / math.sqrt(3)
+        assert row["error_standard_error"] == pytest.approx(want, rel=1e-5)
         for r, expected in zip(own, squares.mean(1).tolist(), strict=True):
             assert r["error"] == pytest.approx(expected, rel=1e-5)
             # sigmoid'(0) = 1/4, to first order in the variance
@@ -74,11 +78,11 @@ def test_what_networks_are_scored_on(tiny, official: Path, tmp_path: Path) -> No
         assert torch.equal(torch.cat(list(batches), 1), torch.tensor(np.load(official)) / 255)
 
 
-def made_up(nats: float, variances: list[float]) -> str:
+def made_up(nats: float, variances: list[float], more: dict[str, Any] | None = None) -> str:
     score: dict[str, Any] = {"model": "SP-GRU", "set": "two digits, official"}
     score |= {"task": "prediction", "nats": nats}
     score |= {"error": 1.0, "variance": 1.0, "spearman": None, "sequences": 3}
-    score |= {"parameters": 5, "steps": 2}
+    score |= {"parameters": 5, "steps": 2, **(more or {})}
     by_distance = [
         {"model": "SP-GRU", "task": "prediction", "distance": k + 1, "variance": v}
         for k, v in enumerate(variances)
@@ -93,6 +97,19 @@ def made_up(nats: float, variances: list[float]) -> str:
     return STUDY.conclude({**results, "audit_by_distance": frames}).to_markdown()
 
 
+def test_the_report_compares_with_networks_for_video() -> None:
+    """Where the measures were taken: results of earlier versions have nats and squared error."""
+    assert "PredRNN" not in made_up(250.0, [1.0, 2.0])
+    more = {"absolute_error": 80.0, "similarity": 0.94, "plain_similarity": 0.93}
+    more |= {"nats_standard_error": 0.5, "error": 26.0, "parameters": 4_600_000}
+    text = made_up(250.0, [1.0, 2.0], more)
+    assert "250 ± 0.5 nats per frame on 3 sequences" in text
+    lines = text.splitlines()
+    at = lines.index("| **SP-GRU (here)** | 2.3 M | 26.00 | 80.00 | 0.940 |")
+    assert lines[at - 1].startswith("| SimVP+gSTA, 200 epochs | 46.8 M | 26.69 ")
+    assert lines[at + 1].startswith("| PredRNN | 23.8 M | 25.04 ")
+
+
 def test_the_report_says_yes_and_no() -> None:
     text = made_up(250.0, [1.0, 2.0, 4.0])
     assert "Test set: two digits, official." in text
@@ -101,7 +118,7 @@ def test_the_report_says_yes_and_no() -> None:
     assert "closed form over brute force 0.25 ± 0.02 (7 drawn networks, 3 sequences)" in text
     assert "of the last frame is 16 times that of the first." in text
     lines = text.splitlines()
-    rank = {name: i for i, line in enumerate(lines) for name in PUBLISHED if name in line}
+    rank = {name: i for i, line in enumerate(lines) for name in NATS if name in line}
     ours = next(i for i, line in enumerate(lines) if "**SP-GRU (here" in line)
     assert rank["Contextual RNN-GAN (Ghosh et al.)"] < ours < rank["SP-GRU (the paper)"]
     text = made_up(300.0, [1.0, 2.0, 1.5])

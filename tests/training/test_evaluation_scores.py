@@ -9,9 +9,10 @@ import scipy.stats
 import torch
 
 from spgru.data import MovingMNIST, MovingMNISTTest
+from spgru.metrics import similarity_per_frame
 from spgru.models import ModelConfig
 from spgru.training import DataConfig, TrainConfig, score
-from spgru.training.evaluation import CONTROLLED_SETS, evaluation_sets, make_data
+from spgru.training.evaluation import CONTROLLED_SETS, Score, evaluation_sets, make_data
 from spgru.training.export import Loaded
 from spgru.training.inference import predict_file, read_sequences
 from spgru.training.model import make_model
@@ -36,11 +37,28 @@ def test_scores_are_their_definitions(kind: Any) -> None:
     assert found.variance == pytest.approx(variance.mean(), rel=1e-6)
     assert found.correlation == pytest.approx(scipy.stats.spearmanr(variance, error).statistic)
     assert found.sequences == 7
+    absolute = np.abs(mean - target).sum((2, 3))  # (frames, sequences)
+    assert found.absolute_error == pytest.approx(absolute.mean(), rel=1e-6)
+    assert found.by_frame["absolute_error"] == pytest.approx(absolute.mean(1), rel=1e-6)
+    assert found.by_frame["cross_entropy"] == pytest.approx(entropy.sum((2, 3)).mean(1), rel=1e-6)
+    # Frames of a sequence are no independent samples: the error is that of means over its frames.
+    assert found.standard_errors["absolute_error"] == pytest.approx(
+        scipy.stats.sem(absolute.mean(0)), rel=1e-6
+    )
+    assert found.by_frame_errors["absolute_error"] == pytest.approx(
+        scipy.stats.sem(absolute, axis=1), rel=1e-6
+    )
+    likeness = [similarity_per_frame(pixels, torch.tensor(target), r).mean() for r in (1.0, 2.0)]
+    assert found.plain_similarity == pytest.approx(likeness[0].item(), rel=1e-6)
+    assert found.similarity == pytest.approx(likeness[1].item(), rel=1e-6)
+    assert found.similarity > found.plain_similarity
+    assert set(found.single_numbers()) == {*Score.MEASURES, "correlation", "sequences"}
 
 
 def test_one_sequence_has_no_correlation() -> None:
     found = score(make_model(ModelConfig(hidden_size=4)), [MovingMNIST(1).batch(0)])
     assert np.isnan(found.correlation)
+    assert np.isnan(found.standard_errors["variance"])
 
 
 def test_the_two_digit_set() -> None:

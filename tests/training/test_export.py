@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
 
@@ -20,6 +21,7 @@ from spgru.training import (
     CheckpointError,
     TrainConfig,
     export,
+    load_config,
     load_exported,
     load_model,
     train,
@@ -27,7 +29,8 @@ from spgru.training import (
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint
 from spgru.training.config import stored_form
-from spgru.training.model import DeepMarkovConfig
+from spgru.training.export import load_weights
+from spgru.training.model import DeepMarkovConfig, make_model
 
 Make = Callable[..., TrainConfig]
 
@@ -209,8 +212,6 @@ def test_damage_is_found(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_other_things_are_refused(tmp_path: Path, name: str, message: str) -> None:
-    import safetensors.torch
-
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.yaml").write_text("steps: 3")
     (tmp_path / "text.json").write_text("{}")
@@ -232,3 +233,58 @@ def test_a_configuration_of_another_version(tiny: Make, run: Path, tmp_path: Pat
     path = checkpoints.save(tmp_path / "newer", state)
     with pytest.raises(CheckpointError, match=r"is of another version \(novelty is not a field"):
         load_model(path)
+
+
+def plain_means(model: Any, suffix: str) -> dict[str, torch.Tensor]:
+    """Drawn means for every parameter that is one, named as a file of means alone may name them."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        f"{name}{suffix}": torch.randn(parameter.shape, generator=generator).half()
+        for name, parameter in model.named_parameters()
+        if "spread" not in name
+    }
+
+
+@pytest.mark.parametrize("suffix", ["", ".mean"])
+def test_a_training_starts_from_means_alone(tiny: Make, tmp_path: Path, suffix: str) -> None:
+    config = tiny(initial=str(tmp_path / "means.safetensors"))
+    plain = plain_means(make_model(config.model), suffix)
+    safetensors.torch.save_file(plain, tmp_path / "means.safetensors")
+    folder = train(config, max_seconds=0, show="none").folder
+    start = checkpoints.load(folder / "checkpoints" / "step-00000000.json").model
+    torch.manual_seed(config.seed)
+    untouched = make_model(config.model).state_dict()
+    for name, tensor in start.items():
+        given = plain.get(f"{name}{suffix}")
+        assert torch.equal(tensor, untouched[name] if given is None else given.float()), name
+    assert sum("spread" in name for name in untouched) == len(plain)
+
+
+def test_means_that_do_not_fit_are_refused(tiny: Make, tmp_path: Path) -> None:
+    path = tmp_path / "means.safetensors"
+    config = tiny(initial=str(path))
+    plain = plain_means(make_model(config.model), "")
+    for changed, message in (
+        ({**plain, "nonsense": torch.ones(1)}, "holds nonsense, which the model lacks"),
+        (dict(list(plain.items())[1:]), r"\(means alone\) lacks encoder"),
+        (plain_means(make_model(ModelConfig(hidden_size=4)), ""), "of shape"),
+    ):
+        safetensors.torch.save_file(changed, path)
+        with pytest.raises(CheckpointError, match=message):
+            train(config, show="none")
+    # A model cannot be made of it: it has no configuration.
+    with pytest.raises(CheckpointError, match="is not an export of this version"):
+        load_model(path)
+
+
+def test_the_means_of_the_unfinished_training_fit_its_configuration() -> None:
+    pytest.importorskip("yaml")
+    root = Path(__file__).parents[2]
+    config = load_config(root / "experiments" / "two-digits-5x128" / "spreads.yaml")
+    assert config.initial is not None
+    model = make_model(config.model)
+    load_weights(model, root / config.initial)
+    assert model.future.readout.bias.mean().item() == pytest.approx(-3.13, abs=0.1)
+    # Means and spreads in 16 bits, with their header, fit 16 MiB.
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert 2 * parameters + 20_000 < 2**24

@@ -240,16 +240,18 @@ def test_starting_from_the_weights_of_another_run(tiny: Make, tmp_path: Path) ->
 
 
 def test_how_a_gpu_multiplies_is_set_and_put_back(
-    tiny: Make, monkeypatch: pytest.MonkeyPatch
+    tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Precision and the choice of convolutions are switches of the whole process."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    seen: list[tuple[str, bool, bool]] = []
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    seen: list[tuple[str, bool, bool, bool]] = []
 
-    def switches() -> tuple[str, bool, bool]:
+    def switches() -> tuple[str, bool, bool, bool]:
         cudnn: Any = torch.backends.cudnn
-        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+        chosen = cudnn.benchmark, cudnn.deterministic
+        return torch.get_float32_matmul_precision(), cudnn.allow_tf32, *chosen
 
     loss = MeanLossModule.forward
 
@@ -261,7 +263,9 @@ def test_how_a_gpu_multiplies_is_set_and_put_back(
     before = switches()
     options = {"mean_steps": 1, "steps": 1, "schedule": ScheduleConfig()}
     train(tiny(cudnn_benchmark=True, precision="tf32", **options), show="none")
-    assert seen == [("high", True, True)]
+    # Without it, convolutions that give the same result in every call.
+    train(tiny(output=str(tmp_path / "other"), **options), show="none")
+    assert seen == [("high", True, True, False), ("highest", False, False, True)]
     assert switches() == before
 
 
@@ -322,3 +326,34 @@ def test_deterministic_models_train_too(tiny: Make) -> None:
     config = tiny(model=DeterministicConfig(hidden_size=4), validate_every=6, validate_sequences=2)
     assert train(config, show="none").losses["kl"] == 0
     assert read_metrics(Path(config.output))[-1]["test_correlation"] is None
+
+
+@pytest.mark.parametrize("name", ["adam", "muon"])
+def test_means_that_stand_still(tiny: Make, newest: Newest, tmp_path: Path, name: Any) -> None:
+    """Every variance moves and no mean does, in pieces as in one go."""
+    optimizer = OptimizerConfig(name, mean_rate=0.0, lr=1e-2)
+    config = tiny(optimizer=optimizer, steps=4)
+    torch.manual_seed(config.seed)
+    before = make_model(config.model).state_dict()
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 1, signal.SIGTERM)
+        assert train(config, show="none").step == 2
+    result = train(config, resume=True, show="none")
+    assert result.step == 4
+    for key, tensor in result.model.named_parameters():
+        assert torch.equal(tensor, before[key]) is not is_spread(key), key
+    whole = tiny(optimizer=optimizer, steps=4, output=str(tmp_path / "whole"))
+    train(whole, show="none")
+    assert newest(config.output) == newest(whole.output)
+
+
+def test_the_rate_of_means_alone(tiny: Make) -> None:
+    """Adam's first step moves every parameter by its rate, whatever the gradient."""
+    optimizer = OptimizerConfig("adam", lr=1e-2, mean_rate=0.1, spread_rate=0.5)
+    config = tiny(optimizer=optimizer, steps=1, schedule=ScheduleConfig(decay="none"))
+    torch.manual_seed(config.seed)
+    before = make_model(config.model).state_dict()
+    moved = train(config, show="none").model.named_parameters()
+    for key, tensor in moved:
+        largest = (tensor - before[key]).abs().max().item()
+        assert largest == pytest.approx(5e-3 if is_spread(key) else 1e-3, rel=1e-2), key

@@ -153,6 +153,14 @@ def test_a_model_names_all_that_is_wrong_with_it() -> None:
         ("schedule: {warmup: 2000}", "schedule.warmup is 2000 but steps is 1000"),
         ("mean_steps: 1001", "mean_steps is 1001; give a number from 0 to steps, 1000"),
         ("model: {kind: deterministic}\nmean_steps: 5", "has no random weights; set it to 0"),
+        (
+            "model: {kind: deterministic}\noptimizer: {mean_rate: 0}",
+            "mean_rate is 0, which trains variances alone, and a model of kind 'deterministic' has",
+        ),
+        (
+            "optimizer: {mean_rate: 0}\nmean_steps: 5",
+            "variances alone, and mean_steps is 5; set one",
+        ),
         ("schedule: {final: 2}", "schedule.final is 2.0; give a number in [0, 1]"),
         ("precision: float8", "precision is the text 'float8'; give one of float32, tf32, bfloat"),
         ("precision: true", "precision is True; give one of float32"),
@@ -271,3 +279,12 @@ def test_learning_rate() -> None:
     assert all(a >= b for a, b in pairwise(rates[4:]))
     assert learning_rate(2.0, ScheduleConfig(decay="none"), 10**6, 10) == 2.0
     assert learning_rate(2.0, ScheduleConfig(warmup=10), 9, 10) == 2.0
+
+
+def test_a_run_from_before_a_field_existed_had_its_default() -> None:
+    config = TrainConfig()
+    stored = stored_form(config)
+    del stored["optimizer"]["mean_rate"]
+    assert differences(config, stored) == []
+    changed = dataclasses.replace(config, optimizer=OptimizerConfig(mean_rate=0.5))
+    assert differences(changed, stored) == ["optimizer.mean_rate was 1.0, now 0.5"]

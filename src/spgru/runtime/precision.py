@@ -1,4 +1,4 @@
-"""How a GPU multiplies float32 matrices, set for a while and put back.
+"""How a GPU multiplies float32 matrices and convolves, set for a while and put back.
 
 torch has two sets of switches for it: `set_float32_matmul_precision` and `cudnn.allow_tf32`, and
 since 2.9 an attribute `fp32_precision` of each operation, which inherits from that of its backend
@@ -46,7 +46,9 @@ def _old_cudnn() -> bool:
 
 
 @contextmanager
-def float32_products(tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
+def float32_products(
+    tf32: bool, cudnn_benchmark: bool = False, cudnn_deterministic: bool | None = None
+) -> Iterator[None]:
     """Let float32 products on a GPU run in TF32, or in full float32, until the block ends.
 
     Inside, both sets of switches agree, so that reading either works. Afterwards they are as the
@@ -54,13 +56,18 @@ def float32_products(tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None
 
     Args:
         cudnn_benchmark: let cuDNN time its convolutions and choose the fastest
+        cudnn_deterministic: only those whose result is the same in every call; None leaves that
+            switch as it is
     """
     cudnn: Any = torch.backends.cudnn
     matmul, allow_tf32, benchmark = _old_matmul(), _old_cudnn(), cudnn.benchmark
+    deterministic = cudnn.deterministic
     operations = _operations()
     before = [_own_value(operation, backend) for operation, backend in operations]
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     cudnn.allow_tf32, cudnn.benchmark = tf32, cudnn_benchmark
+    if cudnn_deterministic is not None:
+        cudnn.deterministic = cudnn_deterministic
     for operation in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn):
         # Explicit, since allow_tf32 = False means "inherit", which may well be TF32.
         operation.fp32_precision = "tf32" if tf32 else "ieee"
@@ -69,6 +76,7 @@ def float32_products(tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None
     finally:
         torch.set_float32_matmul_precision(matmul)
         cudnn.allow_tf32, cudnn.benchmark = allow_tf32, benchmark
+        cudnn.deterministic = deterministic
         for (operation, _), value in zip(operations, before, strict=True):
             operation.fp32_precision = value
 

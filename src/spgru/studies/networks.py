@@ -33,9 +33,13 @@ class Networks:
             self._configs[member] = load_config(path, self.config.overrides_of(member))
         return self._configs[member]
 
+    def source(self, member: Member) -> Path:
+        """Where the trained network is: the folder of its run, or what was given."""
+        return self.config.given.get(member.run, self.config.run_folder(member))
+
     def loaded(self, member: Member) -> Loaded:
         """The trained network, on the device, with what is recorded about it."""
-        source = self.config.given.get(member.run, self.config.run_folder(member))
+        source = self.source(member)
         if source not in self._loaded:
             found = load_model(source)
             found.model.to(self.config.torch_device)

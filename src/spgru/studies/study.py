@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spgru.reporting.markdown import bullets, table
+from spgru.reporting.markdown import bullets, figure, table
 from spgru.reporting.tables import Row, to_csv
 from spgru.runtime.storage import write_whole
 from spgru.studies.networks import Networks
 from spgru.studies.runs import Member, StudyConfig
+from spgru.studies.training_log import LOGS, PLOT, draw_logs, keep_logs
 
 __all__ = [
     "RESULTS", "Conclusion", "Study", "Tables", "WrittenReport", "read_results", "write_report",
@@ -71,6 +72,7 @@ def write_results(
     """results.json, with everything that made it, and the configurations as files of their own."""
     folder = networks.config.folder(study.name)
     members = study.members(networks.config)
+    keep_logs(networks, members, folder)
     configs = {member.name: networks.used_config(member) for member in members}
     for name, content in configs.items():
         # JSON is YAML: `spgru train` takes these files.
@@ -123,7 +125,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def write_report(study: Study, folder: Path) -> WrittenReport:
-    """Tables as CSV, figures and report.md, from results.json alone."""
+    """Tables as CSV, figures and report.md, from results.json and the logs of the trainings."""
     document = read_results(folder)
     tables: Tables = document["results"]
     for name, rows in tables.items():
@@ -138,6 +140,7 @@ def write_report(study: Study, folder: Path) -> WrittenReport:
         "## How this was made",
         _origin(document),
         *_trained(document),
+        *_training(document, folder),
         f"All numbers: {files}; together with all settings: [{RESULTS}]({RESULTS}). "
         "Training configurations: [configs](configs).",
     ]
@@ -166,3 +169,10 @@ def _trained(document: Mapping[str, Any]) -> list[str]:
         for name, origin in document["trained"].items()
     ]
     return ["Networks, and what they were trained with:", table(["", *wanted], rows)]
+
+
+def _training(document: Mapping[str, Any], folder: Path) -> list[str]:
+    """A plot of the trainings, where their logs are."""
+    if not draw_logs(folder, document.get("configs", {})):
+        return []
+    return [figure(PLOT, "Loss in training"), f"Logs: [{LOGS}]({LOGS})."]

@@ -72,6 +72,8 @@ class OptimizerConfig:
         rest_rate: factor of the learning rate for the means that `"muon"` leaves to `"adamw"`
         spread_rate: factor of the learning rate for the log-variances of weights, which have
             farther to go than means: from narrow to as wide as the prior
+        mean_rate: factor of the learning rate for all means, whoever moves them; 0 leaves them as
+            they are, and their gradients are not computed
     """
 
     name: Literal["adam", "adamw", "muon"] = "adam"
@@ -83,12 +85,15 @@ class OptimizerConfig:
     clip: float | None = None
     rest_rate: float = 1.0
     spread_rate: float = 1.0
+    mean_rate: float = 1.0
 
     def __post_init__(self) -> None:
         refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
-        yield from _below(0, self, "lr", "eps", "weight_decay", "rest_rate", "spread_rate")
+        yield from _below(
+            0, self, "lr", "eps", "weight_decay", "rest_rate", "spread_rate", "mean_rate"
+        )
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; give a number in [0, 1)"
@@ -136,15 +141,19 @@ class TrainConfig:
         mean_steps: how many of them, from the first, train the means of the weights alone, with
             cross entropy as a plain network, at a plain network's price; the rest train all
         seed: of initial weights, data and everything drawn
-        initial: weights to start from: a run's folder, a checkpoint, an exported file, or the
-            name of a packaged network
+        initial: weights to start from: a run's folder, a checkpoint, an exported file, the name of
+            a packaged network, or a plain safetensors file of means alone, whose variances then
+            start as `model.weight_std` says
         device: `"auto"` takes a GPU where there is one; `"cpu"`, `"cuda"`, `"cuda:1"`
         precision: `"float32"`; `"tf32"`, float32 that a GPU may multiply in TF32 (on a CPU the
             same as float32); `"bfloat16"`, products in 16 bits, states and weights in 32
         cuda_graph: capture the whole step in a CUDA graph; `"auto"` does on one GPU
         compile: `torch.compile` of the loss; unrolled over time, it takes minutes to start
-        cudnn_benchmark: let cuDNN try its convolutions and take the fastest; its choice may
-            differ between calls, so that a resumed run is not the same to the bit
+        cudnn_benchmark: let cuDNN try its convolutions at the start and take the fastest. Another
+            may win in the next call, and torch can neither tell which won nor ask for it again:
+            a resumed run is not the same to the bit. Without it cuDNN takes, by a fixed rule, a
+            convolution whose result is the same in every call, and a resumed run is the same to
+            the bit, on the same GPU with the same versions
         output: folder of checkpoints, metrics and images
         checkpoint_every: steps between checkpoints; the last step is always kept
         keep: checkpoints to keep
@@ -201,6 +210,15 @@ class TrainConfig:
                 f"mean_steps is {self.mean_steps}, but a model of kind {self.model.kind!r} has no "
                 "random weights; set it to 0"
             )
+        if self.optimizer.mean_rate == 0:
+            yield from self._still_means_problems()
+
+    def _still_means_problems(self) -> Iterator[str]:
+        still = "optimizer.mean_rate is 0, which trains variances alone"
+        if not isinstance(self.model, ModelConfig):
+            yield f"{still}, and a model of kind {self.model.kind!r} has none; set it to 1"
+        elif self.mean_steps:
+            yield f"{still}, and mean_steps is {self.mean_steps}; set one of them to another value"
 
 
 # Fields that do not affect the weights and may change when a run is resumed.
@@ -219,8 +237,13 @@ def stored_form(config: TrainConfig) -> dict[str, Any]:
 
 
 def differences(config: TrainConfig, stored: Mapping[str, Any]) -> list[str]:
-    """Why a run with `config` would not continue the stored one, each as "name: old, now new"."""
+    """Why a run with `config` would not continue the stored one, each as "name: old, now new".
+
+    A field that the stored one does not have yet was what its default is.
+    """
     before, now = flatten(stored), flatten(stored_form(config))
+    defaults = flatten(stored_form(TrainConfig()))
+    before = {name: defaults[name] for name in now if name in defaults} | before
     free = _CHANGEABLE | ({"steps"} if config.schedule.decay == "none" else set())
     return [
         f"{name} was {before.get(name)}, now {now.get(name)}"

@@ -1,20 +1,21 @@
-"""How well a model predicts: cross entropy, error, variance, and their correlation."""
+"""How well a model predicts: cross entropy, errors, similarity, variance, with standard errors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from spgru.data import MovingMNIST, MovingMNISTTest
 from spgru.data.render import unit_interval
-from spgru.metrics import cross_entropy_per_frame, spearman
+from spgru.metrics import cross_entropy_per_frame, similarity_per_frame, spearman
 from spgru.models import Autoencoder
+from spgru.moments import Moments
 from spgru.training.config import DataConfig
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "Score",
     "evaluation_sets",
     "make_data",
+    "measure_frames",
     "score",
+    "standard_error",
     "unseen",
 ]
 
@@ -55,15 +58,63 @@ def make_data(config: DataConfig, batch_size: int, **options: Any) -> MovingMNIS
 class Score:
     """Means over sequences and frames."""
 
+    MEASURES: ClassVar[tuple[str, ...]] = (
+        "cross_entropy", "squared_error", "absolute_error", "similarity", "plain_similarity",
+        "variance",
+    )  # fmt: skip
+    """those that every frame of every sequence has"""
+
     cross_entropy: float
     """of the mean, in nats per frame"""
     squared_error: float
     """of the mean, summed over the pixels of a frame"""
+    absolute_error: float
+    """likewise"""
+    similarity: float
+    """structural, of the mean, as in published tables: see `spgru.metrics.similarity_per_frame`"""
+    plain_similarity: float
+    """with the range that frames have, 1"""
     variance: float
     """predicted, summed over the pixels of a frame"""
     correlation: float
     """Spearman's, of a sequence's variance with its squared error; NaN if one is constant"""
     sequences: int
+    standard_errors: dict[str, float] = field(default_factory=dict)
+    """of each measure, over the sequences; NaN for one sequence"""
+    by_frame: dict[str, list[float]] = field(default_factory=dict)
+    """each measure of each frame, nearest in time first"""
+    by_frame_errors: dict[str, list[float]] = field(default_factory=dict)
+    """their standard errors"""
+
+    def single_numbers(self) -> dict[str, float]:
+        """What is no list and no mapping, for a log."""
+        return {name: value for name, value in vars(self).items() if not isinstance(value, dict)}
+
+
+def standard_error(values: Tensor) -> Tensor:
+    """Of the mean over the last dimension, whose entries are independent. (*, N) -> (*)"""
+    count = values.shape[-1]
+    if count < 2:
+        return torch.full(values.shape[:-1], math.nan, dtype=torch.float64)
+    return values.double().std(-1) / math.sqrt(count)
+
+
+def measure_frames(pixels: Moments, target: Tensor) -> dict[str, Tensor]:
+    """Every measure of `Score.MEASURES`, (T, B) in float64 each.
+
+    Args:
+        pixels: (T, B, height, width)
+        target: (T, B, height, width)
+    """
+    error = (pixels.mean - target).double()
+    return {
+        "cross_entropy": cross_entropy_per_frame(pixels, target).double(),
+        "squared_error": error.square().sum((-2, -1)),
+        "absolute_error": error.abs().sum((-2, -1)),
+        "similarity": similarity_per_frame(pixels, target, data_range=2.0),
+        "plain_similarity": similarity_per_frame(pixels, target, data_range=1.0),
+        "variance": pixels.var.double().sum((-2, -1)),
+    }
 
 
 @torch.no_grad()
@@ -72,22 +123,29 @@ def score(model: Any, batches: Iterable[Tensor]) -> Score:
 
     An autoencoder is scored on the first half in reverse, everything else on the second.
     """
-    entropy, error, variance = [], [], []
+    parts: list[dict[str, Tensor]] = []
     for frames in batches:
         seen, target = frames.chunk(2)
         if isinstance(model, Autoencoder):
             target = seen.flip(0)
-        pixels = model.predict(seen)
-        entropy.append(cross_entropy_per_frame(pixels, target).double().mean(0))
-        error.append((pixels.mean - target).double().square().sum((-2, -1)).mean(0))
-        variance.append(pixels.var.double().sum((-2, -1)).mean(0))
-    errors, variances = torch.cat(error), torch.cat(variance)
+        found = measure_frames(model.predict(seen), target)
+        parts.append({name: values.cpu() for name, values in found.items()})
+    # (T, N) each
+    measured = {name: torch.cat([part[name] for part in parts], 1) for name in Score.MEASURES}
+    of_sequence = {name: values.mean(0) for name, values in measured.items()}
+    count = len(of_sequence["variance"])
+    correlation = (
+        spearman(of_sequence["variance"], of_sequence["squared_error"]).item()
+        if count > 1
+        else math.nan
+    )
     return Score(
-        cross_entropy=torch.cat(entropy).mean().item(),
-        squared_error=errors.mean().item(),
-        variance=variances.mean().item(),
-        correlation=spearman(variances, errors).item() if len(errors) > 1 else math.nan,
-        sequences=len(errors),
+        **{name: values.mean().item() for name, values in of_sequence.items()},
+        correlation=correlation,
+        sequences=count,
+        standard_errors={name: standard_error(v).item() for name, v in of_sequence.items()},
+        by_frame={name: values.mean(1).tolist() for name, values in measured.items()},
+        by_frame_errors={name: standard_error(v).tolist() for name, v in measured.items()},
     )
 
 

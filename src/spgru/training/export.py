@@ -23,6 +23,7 @@ from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig
+from spgru.training.means import is_plain_file, load_means
 from spgru.training.model import make_model
 from spgru.training.packaged import find_weights
 from spgru.training.schema import from_mapping
@@ -143,7 +144,14 @@ def load_model(source: str | Path) -> Loaded:
 
 
 def load_weights(model: Any, source: str | Path) -> None:
-    """Put the weights of any such source into a model of the same shapes."""
+    """Put the weights of any such source into a model of the same shapes.
+
+    A plain safetensors file gives the means alone, see `spgru.training.means`.
+    """
+    path = find_weights(source)
+    if is_plain_file(path):
+        load_means(model, path)
+        return
     stored = _stored(source).model
     make_room(model, stored)
     checkpoints.fit(model.state_dict(), stored, str(source))

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,7 +87,11 @@ def train(
     with (
         processes(config.device) as group,
         watching(max_seconds, patient=group.count > 1) as stop,
-        float32_products(config.precision == "tf32", config.cudnn_benchmark),
+        float32_products(
+            config.precision == "tf32",
+            config.cudnn_benchmark,
+            cudnn_deterministic=not config.cudnn_benchmark,
+        ),
     ):
         check_group(config, group)
         # The first process alone writes.
@@ -232,7 +236,7 @@ class _Loop:
                 save_prediction(path, run.model, next(self._unseen(1)))
                 progress.picture(path, run.step)
         if validate:
-            found = asdict(score(run.model, self._unseen(count)))
+            found = score(run.model, self._unseen(count)).single_numbers()
             row = {f"test_{name}": value for name, value in found.items()}
             progress.record({"step": run.step, **row})
         run.model.train()

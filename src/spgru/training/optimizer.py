@@ -52,20 +52,23 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.devi
             rate = torch.tensor(rate, device=device)
         return {"params": parameters, "weight_decay": decay, "factor": factor, "lr": rate, **more}
 
+    if config.mean_rate == 0:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(is_spread(name))
     hidden = dict(_between_hidden(model)) if config.name == "muon" else {}
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     spreads: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if parameter in hidden:
+        if parameter in hidden or not parameter.requires_grad:
             continue
         if is_spread(name):
             spreads.append(parameter)
         else:
             (decayed if parameter.ndim > 1 else plain).append(parameter)
     groups = [
-        group(decayed, config.weight_decay, config.rest_rate),
-        group(plain, 0.0, config.rest_rate),
+        group(decayed, config.weight_decay, config.mean_rate * config.rest_rate),
+        group(plain, 0.0, config.mean_rate * config.rest_rate),
         group(spreads, 0.0, config.spread_rate),
     ]
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
@@ -82,7 +85,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, device: torch.devi
     if not hidden:
         return adam
     stacked = [
-        group([parameter], config.weight_decay, 1.0, matrices=gates)
+        group([parameter], config.weight_decay, config.mean_rate, matrices=gates)
         for parameter, gates in hidden.items()
     ]
     return _Together(Muon(stacked), adam)
@@ -98,6 +101,8 @@ def _between_hidden(model: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
         if isinstance(layer, nn.RNNBase):
             gates = layer.all_weights[0][0].shape[0] // layer.hidden_size
         for name, parameter in layer.named_parameters() if gates else ():
+            if not parameter.requires_grad:
+                continue
             is_square = parameter.ndim > 1 and len(parameter) == gates * parameter.shape[1]
             if is_square and not is_spread(name):
                 yield parameter, gates

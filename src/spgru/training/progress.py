@@ -15,7 +15,7 @@ from spgru.runtime.storage import write_whole
 from spgru.training.checkpoint import CheckpointWarning
 from spgru.training.config import TrainConfig
 
-__all__ = ["METRICS", "Progress", "Show", "read_metrics"]
+__all__ = ["METRICS", "Progress", "Show", "parse_metrics", "read_metrics"]
 
 METRICS = "metrics.jsonl"
 _SHOWN = {
@@ -30,9 +30,14 @@ Show = Literal["auto", "bar", "lines", "none"]
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Logged rows, oldest first; an incomplete last line, left by a kill, is ignored."""
-    rows = []
     path = folder / METRICS
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    return parse_metrics(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def parse_metrics(text: str) -> list[dict[str, Any]]:
+    """The rows of a log's text, likewise."""
+    rows = []
+    for line in text.splitlines():
         try:
             rows.append(json.loads(line))
         except ValueError:

@@ -142,6 +142,7 @@ class Run:
         return {
             f"{name}/{moment}": tensor
             for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad  # one that stands still has no moments
             for moment, tensor in self.optimizer.state[parameter].items()
         }
 
