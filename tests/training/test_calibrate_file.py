@@ -13,7 +13,7 @@ from spgru.calibration import is_calibrated
 from spgru.cli import main
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
-from spgru.training import CheckpointError, TrainConfig, load_exported, load_model, train
+from spgru.training import CheckpointError, TrainConfig, load_exported, load_model, score, train
 from spgru.training.calibration import calibrate_file
 
 OPTIONS = {"sequences": 8, "draws": 20, "steps": 5, "device": "cpu", "progress": False}
@@ -64,6 +64,21 @@ def test_the_command_writes_and_reports(
     assert "closed/true variance" in shown
     assert f"wrote {path}" in shown
     assert is_calibrated(load_exported(path))
+    for source, expected in ((path, True), (run, False)):
+        with pytest.raises(SystemExit):
+            main(["evaluate", str(source), "--sequences", "2", "--device", "cpu"])
+        assert ("uncalibrated" in capsys.readouterr().out) == expected
+
+
+def test_scores_have_the_variance_before_and_after(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "calibrated.safetensors"
+    calibrate_file(run, path, **OPTIONS)  # type: ignore[arg-type]
+    frames = MovingMNIST(3).batch(0)
+    before, after = (score(load_model(source).model, [frames]) for source in (run, path))
+    assert before.closed_variance == before.variance
+    assert after.closed_variance == before.variance
+    assert after.variance != before.variance
+    assert after.squared_error == before.squared_error
 
 
 def test_a_file_that_exists_is_refused_before_any_work(run: Path, tmp_path: Path) -> None:

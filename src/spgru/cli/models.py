@@ -142,11 +142,12 @@ def evaluate(
     Squared and absolute error and variance are sums over the pixels of a frame. Structural
     similarity is given as published tables have it, and with the range that frames have, 1. Behind
     ± stand standard errors over the sequences. Two digits come frame by frame, too, and beside
-    published scores.
+    published scores. The variance of a calibrated model is shown before calibration, too.
 
     two-digits is the test set of 10,000 sequences; controlled are unseen digits on the path of the
     controlled study, with angle, speed and noise as trained and beyond.
     """
+    from spgru.calibration import is_calibrated
     from spgru.cli import scores
     from spgru.nn.weight import is_spread
     from spgru.runtime.device import choose_device
@@ -163,16 +164,17 @@ def evaluate(
         data = Sequences.controlled
     elif data is Sequences.auto:
         data = Sequences.two_digits
+    columns = scores.Columns(is_calibrated(model))
     rows: list[dict[str, Any]] = []
     sets = evaluation.evaluation_sets(data.value, sequences, batch_size, where, official, mnist)
     for name, batches in sets:
         found = evaluation.score(model, batches)
         if not rows:
-            print(scores.HEADER)
-        print(scores.line(name, found))
+            print(columns.header)
+        print(columns.line(name, found))
         rows.append({"set": name, **asdict(found)})
         if data is Sequences.two_digits:
-            print(scores.by_frame(found))
+            print(columns.by_frame(found))
             if mnist is None and loaded.config.model.kind != "autoencoder":
                 means = (p.numel() for n, p in model.named_parameters() if not is_spread(n))
                 print(f"\n{scores.beside_published(found, sum(means))}")
@@ -180,6 +182,7 @@ def evaluate(
         document = {
             "checkpoint": str(checkpoint),
             "step": loaded.step,
+            "calibrated": is_calibrated(model),
             "command": shlex.join(["spgru", *context.obj]),
             **provenance(where),
             "scores": scores.without_nan(rows),
@@ -208,12 +211,14 @@ def predict(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace old files.")] = False,
 ) -> None:
     """Predict what follows your own sequences: writes NAME_mean.npy and NAME_var.npy."""
+    from spgru.calibration import is_calibrated
     from spgru.runtime.device import choose_device
     from spgru.training import load_model
     from spgru.training.inference import predict_file
 
+    loaded = load_model(checkpoint)
     mean, var = predict_file(
-        load_model(checkpoint),
+        loaded,
         source,
         output,
         steps=steps,
@@ -221,7 +226,8 @@ def predict(
         device=choose_device(device),
         overwrite=overwrite,
     )
-    print(f"wrote {mean} and {var}")
+    kind = "calibrated" if is_calibrated(loaded.model) else "not calibrated, see spgru calibrate"
+    print(f"wrote {mean} and {var} ({kind})")
 
 
 @app.command()

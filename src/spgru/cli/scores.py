@@ -8,7 +8,7 @@ from typing import Any
 from spgru.studies.published import VideoScore, nats_table, video_table
 from spgru.training.evaluation import Score
 
-__all__ = ["HEADER", "beside_published", "by_frame", "line", "without_nan"]
+__all__ = ["Columns", "beside_published", "without_nan"]
 
 _COLUMNS = {
     "cross_entropy": ("cross entropy", 2),
@@ -17,35 +17,46 @@ _COLUMNS = {
     "similarity": ("similarity", 4),
     "plain_similarity": ("with range 1", 4),
     "variance": ("variance", 3),
+    "closed_variance": ("uncalibrated", 3),
 }
 """Measures in order: what they are called, and how many decimals they have."""
-HEADER = f"{'sequences':24s}" + "".join(f"{label:>18s}" for label, _ in _COLUMNS.values())
+
+
+class Columns:
+    """The table: the variance before calibration is there if the model is calibrated."""
+
+    def __init__(self, is_calibrated: bool) -> None:
+        self._shown = dict(_COLUMNS)
+        if not is_calibrated:
+            del self._shown["closed_variance"]
+
+    @property
+    def header(self) -> str:
+        return f"{'sequences':24s}" + "".join(f"{name:>18s}" for name, _ in self._shown.values())
+
+    def line(self, name: str, score: Score) -> str:
+        """Means over sequences and frames, with standard errors over the sequences."""
+        cells = [
+            _cell(getattr(score, measure), score.standard_errors[measure], decimals)
+            for measure, (_, decimals) in self._shown.items()
+        ]
+        return f"{name:24s}{''.join(cells)}"
+
+    def by_frame(self, score: Score) -> str:
+        """A line for each frame."""
+        return "\n".join(
+            f"{f'  frame {t + 1}':24s}"
+            + "".join(
+                _cell(score.by_frame[measure][t], score.by_frame_errors[measure][t], decimals)
+                for measure, (_, decimals) in self._shown.items()
+            )
+            for t in range(len(score.by_frame["variance"]))
+        )
 
 
 def _cell(value: float, error: float, decimals: int) -> str:
     shown = f"{value:.{decimals}f}"
     return f"{shown if math.isnan(error) else f'{shown} ± {error:.{decimals}f}':>18s}"
-
-
-def line(name: str, score: Score) -> str:
-    """Means over sequences and frames, with standard errors over the sequences."""
-    cells = [
-        _cell(getattr(score, measure), score.standard_errors[measure], decimals)
-        for measure, (_, decimals) in _COLUMNS.items()
-    ]
-    return f"{name:24s}{''.join(cells)}"
-
-
-def by_frame(score: Score) -> str:
-    """A line for each frame."""
-    return "\n".join(
-        f"{f'  frame {t + 1}':24s}"
-        + "".join(
-            _cell(score.by_frame[measure][t], score.by_frame_errors[measure][t], decimals)
-            for measure, (_, decimals) in _COLUMNS.items()
-        )
-        for t in range(len(score.by_frame["variance"]))
-    )
 
 
 def beside_published(score: Score, weights: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from spgru.calibration import is_calibrated, uncalibrated
 from spgru.data import MovingMNIST, MovingMNISTTest
 from spgru.data.render import unit_interval
 from spgru.metrics import cross_entropy_per_frame, similarity_per_frame, spearman
@@ -60,7 +61,7 @@ class Score:
 
     MEASURES: ClassVar[tuple[str, ...]] = (
         "cross_entropy", "squared_error", "absolute_error", "similarity", "plain_similarity",
-        "variance",
+        "variance", "closed_variance",
     )  # fmt: skip
     """those that every frame of every sequence has"""
 
@@ -75,7 +76,9 @@ class Score:
     plain_similarity: float
     """with the range that frames have, 1"""
     variance: float
-    """predicted, summed over the pixels of a frame"""
+    """predicted, summed over the pixels of a frame; calibrated, if the model is"""
+    closed_variance: float
+    """of the plain closed form: the same, if the model is not calibrated"""
     correlation: float
     """Spearman's, of a sequence's variance with its squared error; NaN if one is constant"""
     sequences: int
@@ -100,7 +103,7 @@ def standard_error(values: Tensor) -> Tensor:
 
 
 def measure_frames(pixels: Moments, target: Tensor) -> dict[str, Tensor]:
-    """Every measure of `Score.MEASURES`, (T, B) in float64 each.
+    """Every measure of `Score.MEASURES` but the last, (T, B) in float64 each.
 
     Args:
         pixels: (T, B, height, width)
@@ -129,6 +132,10 @@ def score(model: Any, batches: Iterable[Tensor]) -> Score:
         if isinstance(model, Autoencoder):
             target = seen.flip(0)
         found = measure_frames(model.predict(seen), target)
+        found["closed_variance"] = found["variance"]
+        if is_calibrated(model):
+            with uncalibrated(model):
+                found["closed_variance"] = model.predict(seen).var.double().sum((-2, -1))
         parts.append({name: values.cpu() for name, values in found.items()})
     # (T, N) each
     measured = {name: torch.cat([part[name] for part in parts], 1) for name in Score.MEASURES}
