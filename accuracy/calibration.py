@@ -193,7 +193,7 @@ def measure(
             "truth_seconds": round(truth_seconds, 1),
             "milliseconds_of_a_pass": times,
             "power": {
-                name: form.scale.power.item()
+                name: [round(value, 3) for value in form.scale.power.flatten().tolist()]
                 for name, form in found.forms.items()
                 if form.scale is not None and form.scale.power is not None
             },

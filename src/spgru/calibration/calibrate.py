@@ -32,7 +32,7 @@ def calibrate(
     steps: int = 300,
     rate: float = 0.03,
     held_out: float = 0.25,
-    perturb: Sequence[float] = (1.0, 2.0),
+    perturb: float | Sequence[float] = (1.0, 2.0),
     batch_dim: int | None = None,
     time_dim: int | None = None,
     seed: int = 0,

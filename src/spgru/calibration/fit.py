@@ -145,20 +145,24 @@ def fit_scale(
         return None
     log_level = torch.where(is_random, v, 1.0).log()
     log_true = torch.where(is_random, t, 1.0).log()
-    power = _fit_power(log_level, log_true, is_random) if powered else None
+    # Sequences alone are too much alike to know a power for every step.
+    power = _fit_power(log_level, log_true, is_random, has_copies) if powered else None
     if powered and power is None:
         return None
-    powered_level = (log_level * (1 if power is None else 1 + power)).exp()
+    powered_level = (log_level if power is None else log_level * (1 + power)).exp()
     factor = (t * counts).sum(1) / (powered_level * counts).sum(1)
     time = shape.time if per_step and shape.time is not None else 0
     if power is not None:
-        power = power.float().reshape([] if shape.time is None else [1])
+        power = power.float().reshape([] if shape.time is None else [*[1] * time, -1])
     return Scale(factor.float().reshape(*[1] * time, -1), power, own, own)
 
 
-def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor | None:
-    """The slope of log t over log v within steps, less 1; None where all sequences are alike.
+def _fit_power(
+    log_level: Tensor, log_true: Tensor, is_random: Tensor, per_step: bool
+) -> Tensor | None:
+    """(T, 1) or (1, 1): the slope of log t over log v within steps, less 1.
 
+    None where all sequences are alike.
     It is kept within 1/2, so that inputs unlike those of the fit are not scaled beyond reason.
     """
     count = is_random.sum(1, keepdim=True)
@@ -167,8 +171,9 @@ def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor
         return torch.where(is_random, x - (x * is_random).sum(1, keepdim=True) / count, 0.0)
 
     level, truth = centred(log_level), centred(log_true)
-    spread = (level * level).sum()
-    if not bool(spread > 1e-6 * is_random.sum()):
+    dims = (1,) if per_step else (0, 1)
+    spread = (level * level).sum(dims, keepdim=True)
+    if not bool((spread > 1e-6 * is_random.sum(dims, keepdim=True)).all()):
         return None
-    slope: Tensor = (level * truth).sum() / spread - 1
+    slope = (level * truth).sum(dims, keepdim=True) / spread - 1
     return slope.clamp(-0.5, 0.5)

@@ -19,8 +19,8 @@ from spgru.moments import Moments
 __all__ = ["check_levels", "with_noise"]
 
 
-def check_levels(perturb: Sequence[float]) -> tuple[float, ...]:
-    levels = tuple(perturb)
+def check_levels(perturb: float | Sequence[float]) -> tuple[float, ...]:
+    levels = (perturb,) if isinstance(perturb, (int, float)) else tuple(perturb)
     if not all(0 < level < float("inf") for level in levels):
         raise ValueError(
             f"perturb holds standard deviations of noise above 0, or nothing, (); got {levels}"

@@ -53,7 +53,7 @@ def pose(
     batch_dim: int | None,
     time_dim: int | None,
     seed: int,
-    perturb: Sequence[float] = (),
+    perturb: float | Sequence[float] = (),
 ) -> Problem:
     """For the arguments see `spgru.calibrate`."""
     if not 0 < held_out < 1:
