@@ -35,15 +35,33 @@ def failures(network: str, kind: str, found: dict[str, Any], pixels: str) -> lis
     return [name for name, failed in problems.items() if failed]
 
 
+def passed(network: str, result: dict[str, Any], pixels: str) -> str:
+    """How many kinds of sequences each form is within all bars on, of one network."""
+    counts = {
+        name: sum(not failures(network, kind, found, pixels) for kind, found in kinds.items())
+        for name, kinds in result["forms"].items()
+    }
+    of = len(result["forms"][PLAIN])
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return f"{result['network']}: within all bars, of {of} kinds of sequences: {listed}"
+
+
+def _shown(results: list[dict[str, Any]]) -> list[str]:
+    """Forms that some network has chosen, and those to compare them with."""
+    compared = {PLAIN, "scale per step", "gains", "gains, scale per step", "gains, scale by level"}
+    compared |= {result["search"]["best"] for result in results}
+    first = results[0]["forms"]
+    return [name for name in first if name in compared and all(name in r["forms"] for r in results)]
+
+
 def against_bars(network: str, results: list[dict[str, Any]], pixels: str) -> str:
     """For each form and kind of sequences, over all networks; what fails, in how many of them.
 
     Args:
         pixels: the set of pixels over which the spread is held against its bar
     """
-    forms = [name for name in results[0]["forms"] if all(name in r["forms"] for r in results)]
     rows = []
-    for name in forms:
+    for name in _shown(results):
         best = sum(result["search"]["best"] == name for result in results)
         label = f"{name} (chosen {best} of {len(results)})" if best else name
         for kind in results[0]["forms"][name]:
@@ -78,7 +96,7 @@ def pixel_sets(results: list[dict[str, Any]], kinds: list[str]) -> str:
     rows = []
     for kind in kinds:
         for pixels, share in results[0]["pixels"][kind].items():
-            row = [kind, pixels, f"{100 * share:.2g} %"]
+            row = [kind, pixels, f"{100 * share:.1f} %"]
             for result in results:
                 best = result["forms"][result["search"]["best"]][kind]["spreads"][pixels]
                 plain = result["forms"][PLAIN][kind]["spreads"][pixels]

@@ -134,6 +134,7 @@ def test_a_power_for_every_step(time: int) -> None:
     assert scale.power is not None
     assert torch.allclose(scale.power.flatten(), power.flatten(), atol=1e-5)
     assert torch.allclose(scale(var), true, rtol=1e-5)
+    assert not scale(torch.zeros_like(var)).any()
     longer = scale(torch.cat([var, var], time)).narrow(time, 4, 4)
     last = true.narrow(time, 3, 1).expand_as(longer)
     assert torch.allclose(longer, last, rtol=1e-5)

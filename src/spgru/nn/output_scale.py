@@ -53,8 +53,8 @@ class Scale(NamedTuple):
         if self.power is not None:
             features = tuple(range(2 if self.power.ndim else 1, var.ndim))
             level = rest.mean(features, keepdim=True) if features else rest
-            # Where all is certain there is nothing to scale, and no logarithm.
-            level = torch.where(level > 0, level, 1.0)
+            # Where all is certain there is nothing to scale; the factor need only be finite.
+            level = level.clamp(min=torch.finfo(level.dtype).tiny)
             factor = factor * level ** self._by_step(self.power, var)
         return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
 
