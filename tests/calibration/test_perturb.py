@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import spgru
 from spgru import Moments
-from spgru.calibration.fit import fit_scale, score
+from spgru.calibration.fit import divergence, fit_scale, score
+from spgru.calibration.forms import _choose
 from spgru.calibration.perturb import with_noise
 from spgru.calibration.problem import pose
 from spgru.calibration.truth import Shape
@@ -170,3 +171,19 @@ def test_outcomes_have_no_copies() -> None:
     first = spgru.calibrate(network, x, y, perturb=(1.0,)).to_dict()
     spgru.uncalibrate(network)
     assert spgru.calibrate(network, x, y, perturb=()).to_dict() == first
+
+
+def test_a_form_is_not_chosen_for_copies_alone() -> None:
+    scores = {"plain": 9.0, "simple": 1.0, "complex": 0.5}
+    assert _choose(scores, {"plain": 9.0, "simple": 0.2, "complex": 0.28}, 100) == "complex"
+    assert _choose(scores, {"plain": 9.0, "simple": 0.2, "complex": 0.4}, 100) == "simple"
+    assert _choose({**scores, "complex": torch.nan}, {"simple": 0.2, "plain": 9.0}, 100) == "simple"
+    assert _choose(scores, {"plain": 0.0, "simple": 0.002, "complex": 0.004}, 100) == "complex"
+
+
+def test_what_the_closed_form_takes_for_certain_does_not_rule_a_fit() -> None:
+    var = torch.tensor([1e-30, 1.0], requires_grad=True)
+    loss = divergence(torch.tensor([1.0, 2.0]).double(), var)
+    (grad,) = torch.autograd.grad(loss, var)
+    assert grad.tolist() == pytest.approx([0.0, -0.25])
+    assert loss.item() < 1e4

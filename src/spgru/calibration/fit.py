@@ -28,6 +28,9 @@ _STIFFNESS = 0.01
 """Price of rows whose log gains differ from the mean of their matrix: of rows that hardly matter to
 the sequences of the fit, and do to others."""
 
+_MOST = 1e4
+"""Ratio of true to closed variance beyond which an entry counts no more."""
+
 Gains = dict[Any, dict[str, Tensor]]
 """By layer and name of the matrix, (rows,)."""
 
@@ -38,6 +41,9 @@ def divergence(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tenso
     is_random = (true > 0) & (var > 0)
     # Filled before the logarithm: a gradient through an entry that is not used would be NaN.
     ratio = torch.where(is_random, true, 1.0) / torch.where(is_random, var, 1.0)
+    # Of a saturated unit the closed form may know next to nothing: one that no gain can help must
+    # not rule the fit, nor overflow its gradient.
+    ratio = ratio.clamp(max=_MOST)
     weight = is_random.double() if weight is None else weight * is_random
     return (weight * 0.5 * (ratio - 1 - ratio.log())).sum() / weight.sum().clamp(min=1e-300)
 

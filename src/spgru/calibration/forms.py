@@ -21,6 +21,8 @@ from spgru.nn.output_scale import OutputScale, Scale, attach_scale, scales_of
 __all__ = ["PLAIN", "Form", "FormName", "Found", "search"]
 
 PLAIN = "plain"
+_WORSE = 1.5
+"""Times the best score on sequences that a form may have which is better on copies."""
 FormName = Literal["auto", "gains", "scale"]
 
 
@@ -125,10 +127,14 @@ def search(
     # Off the familiar path a power goes furthest astray, so it comes last.
     forms.sort(key=lambda one: one.scale is not None and one.scale.power is not None)
     scores = {one.name: score(held.output, one.held, shape, copied).item() for one in forms}
+    true = shape.halves(held.output, copied)[0]
+    own_scores = {
+        one.name: score(true, shape.halves(one.held, copied)[0], shape).item() for one in forms
+    }
     return Found(
         forms={one.name: one for one in forms},
         scores=scores,
-        best=_choose(scores, draws),
+        best=_choose(scores, own_scores, draws),
         true=held.output,
         shape=shape,
         has_copies=copied,
@@ -174,12 +180,19 @@ def _joined(fitted: Tensor, held: Tensor, shape: Shape, has_copies: bool) -> Ten
     return torch.cat([part for both in halves for part in both], shape.batch)
 
 
-def _choose(scores: Mapping[str, float], draws: int) -> str:
+def _choose(scores: Mapping[str, float], own: Mapping[str, float], draws: int) -> str:
     """The best, or the first (they become more complex) that noise cannot tell from it.
 
     A truth from n draws diverges from itself by 1 / (2 n).
+
+    Args:
+        scores: of sequences and copies
+        own: of sequences alone; what is much worse there is not chosen for the sake of copies
     """
+    noise = 0.5 / draws
     # A fit that went astray has no score.
     known = {name: value for name, value in scores.items() if math.isfinite(value)}
-    least = min(known.values())
-    return next(name for name, value in known.items() if value <= least + 0.5 / draws)
+    most = _WORSE * min(own[name] for name in known) + noise
+    fair = {name: value for name, value in known.items() if own[name] <= most}
+    least = min(fair.values())
+    return next(name for name, value in fair.items() if value <= least + noise)
