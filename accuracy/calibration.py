@@ -6,6 +6,10 @@ angle, speed and noise; for the packaged convolutional network one, two and thre
 
     python accuracy/calibration.py controlled --seeds 0 1 2 --device cuda
     python accuracy/calibration.py conv --device cuda
+    python accuracy/calibration.py show RESULT.json ...     # tables of what was measured
+
+The file of results is written after each network. Tables at the end hold the figures against the
+bars of `calibration_bars.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from calibration_bars import against_bars, passed, pixel_sets, times
 from common import publish, save
 from torch import Tensor, nn
 
@@ -40,23 +45,36 @@ RUN = "controlled_sp_gru"
 TEST_SEED = 2024
 
 
+SHARES = (0.9, 0.99, 0.999)
+LEVELS = (1e-12, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+"""Of the true variance: which pixels count in the spread of the log ratio."""
+PIXELS = ["all", *(f"{level:.0e}" for level in LEVELS), *(f"{100 * share:g} %" for share in SHARES)]
+
+
 def main() -> None:
     arguments = _parse()
+    if arguments.network == "show":
+        results = [one for path in arguments.files for one in _read(path)]
+        kinds = list(results[0]["forms"][PLAIN])
+        print(_against_bars("conv" if "2 digits" in kinds else "controlled", results, arguments))
+        return
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     results = []
     for name, model, fit, sets in _cases(arguments):
         results.append({"network": name, **measure(model, fit, sets, arguments)})
+        save(arguments.name, _command(), results, arguments.output)
         print(json.dumps({"network": name, **results[-1]["search"]}), flush=True)
-        print(_as_table(results[-1]), flush=True)
-        save(arguments.name, _command(), results)
+        print(passed(arguments.network, results[-1], arguments.pixels), flush=True)
+    print(_against_bars(arguments.network, results, arguments))
     if arguments.publish:
-        publish("docs/mathematics.md", arguments.name, _summary(results))
+        publish("docs/mathematics.md", arguments.name, _summary(results, arguments.pixels))
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("network", choices=["controlled", "conv"])
+    parser.add_argument("network", choices=["controlled", "conv", "show"])
+    parser.add_argument("files", nargs="*", type=Path, help="results to show")
     parser.add_argument("--runs", nargs="*", default=[], help="trained runs, in place of training")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--scale", choices=list(SCALES), default="paper")
@@ -67,12 +85,33 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--fit-draws", type=int, default=200)
     parser.add_argument("--fit-sequences", type=int, default=32)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument(
+        "--perturb", type=float, nargs="*", default=[1.0, 2.0], help="as in spgru.calibrate"
+    )
+    parser.add_argument(
+        "--pixels",
+        choices=PIXELS,
+        default="1e-06",
+        help="whose spread is held against the bar: all, above a true variance, with a share of it",
+    )
     parser.add_argument("--chunk", type=int, default=1000, help="sequences that run at once")
     parser.add_argument("--name", default=None, help="of the file in accuracy/results")
+    parser.add_argument("--output", type=Path, default=None, help="in place of that file")
     parser.add_argument("--publish", action="store_true", help="put the table into the documents")
     found = parser.parse_args()
     found.name = found.name or f"calibration_{found.network}"
     return found
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["result"]
+    return found
+
+
+def _against_bars(network: str, results: list[dict[str, Any]], arguments: Any) -> str:
+    kinds = [kind for kind in results[0]["pixels"] if kind in ("familiar", "angle 35°", "2 digits")]
+    parts = [against_bars(network, results, arguments.pixels), pixel_sets(results, kinds)]
+    return "\n\n".join([*parts, times(results)])
 
 
 def _command() -> str:
@@ -126,7 +165,7 @@ def measure(
 ) -> dict[str, Any]:
     start = time.monotonic()
     with at_rest(model, 0) as scale, uncalibrated(model):
-        problem = pose(model, fit, None, 0.25, None, None, 0)
+        problem = pose(model, fit, None, 0.25, None, None, 0, arguments.perturb)
         found = search(
             problem, scale, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
         )
@@ -136,12 +175,16 @@ def measure(
     start = time.monotonic()
     true = _truth(model, frames, arguments.draws, arguments.chunk)
     truth_seconds = time.monotonic() - start
+    # Of other networks than those that make the truth.
+    drawn = _truth(model, frames, 16, arguments.chunk, seed=2)
+    kinds = dict(zip(sets, true.split(sizes, 1), strict=True))
+    masks = {kind: pixel_masks(t) for kind, t in kinds.items()}
     forms = {}
     for name, form in found.forms.items():
         form.apply(model)
         var = _in_chunks(lambda part: model.predict(part).var, frames, arguments.chunk)
-        parts = zip(sets, true.split(sizes, 1), var.split(sizes, 1), strict=True)
-        forms[name] = {kind: _compare(t, v) for kind, t, v in parts}
+        parts = zip(kinds.items(), var.split(sizes, 1), strict=True)
+        forms[name] = {kind: _compare(t, v, masks[kind]) for (kind, t), v in parts}
     timed = {name: found.forms[name] for name in dict.fromkeys((PLAIN, "gains", found.best))}
     times = _times(model, timed, frames[:, :30])
     spgru.uncalibrate(model)
@@ -153,10 +196,18 @@ def measure(
             "truth_seconds": round(truth_seconds, 1),
             "milliseconds_of_a_pass": times,
             "power": {
-                name: form.scale.power.item()
+                name: [round(value, 3) for value in form.scale.power.flatten().tolist()]
                 for name, form in found.forms.items()
                 if form.scale is not None and form.scale.power is not None
             },
+        },
+        "pixels": {
+            kind: {name: float(f"{mask.double().mean().item():.3g}") for name, mask in sets.items()}
+            for kind, sets in masks.items()
+        },
+        "drawn": {
+            kind: spreads(t, v, masks[kind])
+            for (kind, t), v in zip(kinds.items(), drawn.split(sizes, 1), strict=True)
         },
         "forms": forms,
     }
@@ -167,9 +218,9 @@ def _in_chunks(function: Callable[[Tensor], Tensor], frames: Tensor, chunk: int)
 
 
 @torch.no_grad()
-def _truth(model: Any, frames: Tensor, draws: int, chunk: int) -> Tensor:
+def _truth(model: Any, frames: Tensor, draws: int, chunk: int, seed: int = 1) -> Tensor:
     """Variance of every pixel over drawn networks, (10, B, 64, 64)."""
-    generator = torch.Generator(frames.device).manual_seed(1)
+    generator = torch.Generator(frames.device).manual_seed(seed)
     centre = _in_chunks(lambda part: model.predict(part).mean, frames, chunk)
     first = torch.zeros_like(centre, dtype=torch.float64)
     second = torch.zeros_like(first)
@@ -182,26 +233,38 @@ def _truth(model: Any, frames: Tensor, draws: int, chunk: int) -> Tensor:
     return (second - first.square() / draws) / (draws - 1)
 
 
-def _compare(true: Tensor, var: Tensor) -> dict[str, Any]:
+def pixel_masks(true: Tensor) -> dict[str, Tensor]:
+    """The sets of `PIXELS`: all, those above a variance, those with a share of all of it."""
+    ordered = true.flatten().sort(descending=True).values
+    sums = ordered.cumsum(0)
+    last = [int((sums < share * sums[-1]).sum()) for share in SHARES]
+    least = [0.0, *LEVELS]
+    masks = [true > level for level in least] + [true >= ordered[k] for k in last]
+    return dict(zip(PIXELS, masks, strict=True))
+
+
+def spreads(true: Tensor, var: Tensor, masks: dict[str, Tensor]) -> dict[str, float]:
+    """Standard deviation of log(var / true) over each set of pixels."""
+    logs = (var.double() / true).log()
+    known = (true > 0) & (var > 0)
+    return {name: round(logs[mask & known].std().item(), 3) for name, mask in masks.items()}
+
+
+def _compare(true: Tensor, var: Tensor, masks: dict[str, Tensor]) -> dict[str, Any]:
     """Of one kind of sequences, (10, B, 64, 64)."""
     var = var.double()
     frames = var.sum((1, 2, 3)) / true.sum((1, 2, 3))
     sequences = (var.sum((0, 2, 3)) / true.sum((0, 2, 3))).sort().values
-    logs = (var / true)[(true > 0) & (var > 0)].log()
-    # Of pixels that have nine tenths of the variance.
-    ordered, order = true.flatten().sort(descending=True)
-    most = order[: int((ordered.cumsum(0) < 0.9 * ordered.sum()).sum()) + 1]
-    main = (var.flatten()[most] / true.flatten()[most]).log()
     within = ((sequences > 0.6) & (sequences < 1.6)).double().mean()
     some = [tensor[:, :5].flatten(0, 1).flatten(1) for tensor in (true, var)]
     ranks = [spgru.metrics.spearman(t, v).item() for t, v in zip(*some, strict=True)]
     return {
         "total": round((var.sum() / true.sum()).item(), 4),
         "frames": [round(value, 3) for value in frames.tolist()],
-        "sequences": [round(value, 3) for value in sequences.tolist()],
+        # The lowest, the median, the highest.
+        "sequences": [round(sequences[k].item(), 3) for k in (0, len(sequences) // 2, -1)],
         "within": round(within.item(), 3),
-        "spread": round(logs.std().item(), 3),
-        "main_spread": round(main.std().item(), 3),
+        "spreads": spreads(true, var, masks),
         "rank": round(sum(ranks) / len(ranks), 4),
     }
 
@@ -210,7 +273,10 @@ def _compare(true: Tensor, var: Tensor) -> dict[str, Any]:
 def _times(model: nn.Module, forms: dict[str, Any], frames: Tensor) -> dict[str, float]:
     """Milliseconds of a pass, the median of turns with each form in each."""
     found: dict[str, list[float]] = {name: [] for name in forms}
-    for _ in range(12):
+    begin = time.perf_counter()
+    for turn in range(12):
+        if turn > 1 and time.perf_counter() - begin > 20:
+            break  # on a CPU
         for name, form in forms.items():
             form.apply(model)
             with spgru.frozen(model):
@@ -229,37 +295,7 @@ def _wait(x: Tensor) -> None:
         torch.cuda.synchronize()
 
 
-def _as_table(result: dict[str, Any]) -> str:
-    rows = []
-    for name, kinds in result["forms"].items():
-        if name not in (PLAIN, result["search"]["best"]) and "scale" in name and "step" not in name:
-            continue
-        for kind, found in kinds.items():
-            frames, sequences = found["frames"], found["sequences"]
-            rows.append(
-                [
-                    name + (" (best)" if name == result["search"]["best"] else ""),
-                    kind,
-                    f"{found['total']:.2f}",
-                    f"{min(frames):.2f} to {max(frames):.2f}",
-                    f"{sequences[0]:.2f} to {sequences[-1]:.2f}, {100 * found['within']:.0f} %",
-                    f"{found['spread']:.2f}; {found['main_spread']:.2f}",
-                    f"{found['rank']:.3f}",
-                ]
-            )
-    header = [
-        "form",
-        "sequences",
-        "closed / true",
-        "by frame",
-        "by sequence, within 0.6 to 1.6",
-        "spread of log ratio; of the main pixels",
-        "rank",
-    ]
-    return table(header, rows)
-
-
-def _summary(results: list[dict[str, Any]]) -> str:
+def _summary(results: list[dict[str, Any]], pixels: str) -> str:
     """Before and after, over all networks; the form is the one that each has chosen."""
 
     def span(values: list[float]) -> str:
@@ -274,7 +310,7 @@ def _summary(results: list[dict[str, Any]]) -> str:
         for pick in (
             lambda found: [found["total"]],
             lambda found: found["frames"],
-            lambda found: [found["spread"]],
+            lambda found: [found["spreads"][pixels]],
             lambda found: [found["rank"]],
         ):
             row += [span([v for one in found for v in pick(one)]) for found in (before, after)]

@@ -19,11 +19,14 @@ RESULTS = ROOT / "accuracy" / "results"
 STARTED = provenance(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def save(name: str, command: str, result: Any) -> None:
-    """Write accuracy/results/NAME.json."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    content = {"command": command, **STARTED, "result": result}
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+def save(name: str, command: str, result: Any, output: Path | None = None) -> None:
+    """Write accuracy/results/NAME.json, or `output`. What holds numbers only is one line."""
+    path = RESULTS / f"{name}.json" if output is None else output
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"command": command, **STARTED, "result": result}, indent=1)
+    innermost = r"[\[{][^\[\]{}]*[\]}]"
+    text = re.sub(innermost, lambda match: " ".join(match[0].split()), text)
+    path.write_text(text + "\n")
 
 
 def publish(document: str, block: str, text: str) -> None:

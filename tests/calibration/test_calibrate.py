@@ -218,7 +218,8 @@ def test_compiled_and_exported() -> None:
 
     network, x = Network(), torch.randn(6, 3, 1)
     plain = network(x).var
-    scale = Scale(torch.rand(6) + 1, torch.tensor([0.1]), torch.rand(2) * 1e-3, torch.rand(2))
+    power = torch.linspace(0.1, 0.3, 6)
+    scale = Scale(torch.rand(6) + 1, power, torch.rand(2) * 1e-3, torch.rand(2))
     attach_scale(network).set_(scale)
     expected = network(x).var
     assert not torch.allclose(expected, plain)

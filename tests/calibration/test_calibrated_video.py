@@ -27,13 +27,13 @@ def test_pixels_are_calibrated(kind: str) -> None:
     before = list(model.state_dict())
     frames, others = torch.rand(3, 8, 4, 4), torch.rand(3, 8, 4, 4)
     plain = model.predict(others)
-    report = spgru.calibrate(model, frames, draws=100, steps=20, rate=0.1, progress=False)
+    report = spgru.calibrate(model, frames, draws=300, steps=20, rate=0.1, progress=False)
     assert report.chosen != "plain"
     assert len(report.ratio) == 3
     after = model.predict(others)
     with spgru.uncalibrated(model):
         (truth,) = drawn_truths(
-            model, model.calibration_output, [(others,)], 200, torch.Generator(), lambda: None
+            model, model.calibration_output, [(others,)], 400, torch.Generator(), lambda: None
         )
     true = truth.output.mean((1, 2, 3))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ def calibrate(
     steps: int = 300,
     rate: float = 0.03,
     held_out: float = 0.25,
+    perturb: float | Sequence[float] = (1.0, 2.0),
     batch_dim: int | None = None,
     time_dim: int | None = None,
     seed: int = 0,
@@ -70,6 +71,11 @@ def calibrate(
         steps: of the fit of gains
         rate: of its optimiser, Adam
         held_out: share of the sequences that the fit does not see
+        perturb: standard deviations of noise, in those of the input. Every sequence has a copy with
+            noise of one of them, within the range of the input, and copies count as much as
+            sequences in the fit and in the choice: so the variance holds beside the familiar
+            inputs, too. What is constant or whole numbers stays as it is, and where nothing is left
+            there are no copies. `()` for none; with `y` there are none
         batch_dim: dimension of the inputs that holds sequences; found out by default
         time_dim: dimension of the output that holds steps; by default the other one of the first
             two, if the output has three dimensions or more
@@ -82,7 +88,7 @@ def calibrate(
         if level is not None:
             raise ValueError("level is about outcomes; pass them as y")
         with at_rest(module, seed) as scale, uncalibrated(module):
-            problem = pose(module, x, call, held_out, batch_dim, time_dim, seed)
+            problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, perturb)
             found = search(problem, scale, form, draws, steps, rate, seed, progress)
         found.forms[found.best].apply(module)
         return found.report()

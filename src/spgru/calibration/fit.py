@@ -28,6 +28,9 @@ _STIFFNESS = 0.01
 """Price of rows whose log gains differ from the mean of their matrix: of rows that hardly matter to
 the sequences of the fit, and do to others."""
 
+_MOST = 1e4
+"""Ratio of true to closed variance beyond which an entry counts no more."""
+
 Gains = dict[Any, dict[str, Tensor]]
 """By layer and name of the matrix, (rows,)."""
 
@@ -38,18 +41,28 @@ def divergence(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tenso
     is_random = (true > 0) & (var > 0)
     # Filled before the logarithm: a gradient through an entry that is not used would be NaN.
     ratio = torch.where(is_random, true, 1.0) / torch.where(is_random, var, 1.0)
+    # Of a saturated unit the closed form may know next to nothing: one that no gain can help must
+    # not rule the fit, nor overflow its gradient.
+    ratio = ratio.clamp(max=_MOST)
     weight = is_random.double() if weight is None else weight * is_random
     return (weight * 0.5 * (ratio - 1 - ratio.log())).sum() / weight.sum().clamp(min=1e-300)
 
 
-def score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
+def score(true: Tensor, var: Tensor, shape: Shape, has_copies: bool = False) -> Tensor:
     """d(t, v) of totals at every step of every sequence, and of single entries.
+
+    Copies, the last half of the sequences, count as much as the first.
 
     An entry counts by its share of the variance: that of one that is all but certain (a dark pixel)
     is known neither from some hundred draws, few of which make most of it, nor from the sigmoid.
     """
-    totals = divergence(shape.totals(true), shape.totals(var.double()))
-    return totals + divergence(true, var, 0.5 * (true + var.detach().double()))
+    halves = zip(shape.halves(true, has_copies), shape.halves(var, has_copies), strict=True)
+    return torch.stack([_score(t, v.double(), shape) for t, v in halves]).mean()
+
+
+def _score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
+    totals = divergence(shape.totals(true), shape.totals(var))
+    return totals + divergence(true, var, 0.5 * (true + var.detach()))
 
 
 def fit_gains(
@@ -58,6 +71,7 @@ def fit_gains(
     inputs: Sequence[Any],
     truth: Truth,
     shape: Shape,
+    has_copies: bool,
     steps: int,
     rate: float,
     advance: Callable[[], None],
@@ -84,7 +98,7 @@ def fit_gains(
         }
         with enter_gains(gains):
             found = run_watched(module, call, inputs)
-        loss = score(truth.output, found.output.var, shape)
+        loss = score(truth.output, found.output.var, shape, has_copies)
         inside = [
             divergence(true, output.var)
             for true, output in zip(truth.layers, found.layers, strict=True)
@@ -108,38 +122,53 @@ def fit_gains(
 
 
 def fit_scale(
-    true: Tensor, var: Tensor, shape: Shape, own: Tensor | None, per_step: bool, powered: bool
+    true: Tensor,
+    var: Tensor,
+    shape: Shape,
+    own: Tensor | None,
+    per_step: bool,
+    powered: bool,
+    has_copies: bool = False,
 ) -> Scale | None:
     """The scale with which totals over features and sequences agree; None where nothing is random.
 
-    Without a power that is s = sum of t / sum of v, which minimises the sum of v d(t, s v).
+    Without a power that is s = sum of t / sum of v, which minimises the sum of v d(t, s v). Copies,
+    the last half of the sequences, have a say in the power only: factors are right for sequences.
 
     Args:
         own: variance that the module adds itself, and that no factor acts on
     """
     added = 0.0 if own is None else own.double()
     t, v = shape.totals((true - added).clamp(min=0)), shape.totals((var - added).clamp(min=0))
+    is_original = torch.ones_like(t, dtype=torch.bool)
+    if has_copies:
+        is_original[:, t.shape[1] // 2 :] = False
     if not per_step:
-        t, v = t.reshape(1, -1), v.reshape(1, -1)
+        t, v, is_original = (part.reshape(1, -1) for part in (t, v, is_original))
     is_random = (t > 0) & (v > 0)
-    if not bool(is_random.any(1).all()):
+    counts = is_random & is_original
+    if not bool(counts.any(1).all()):
         return None
     log_level = torch.where(is_random, v, 1.0).log()
     log_true = torch.where(is_random, t, 1.0).log()
-    power = _fit_power(log_level, log_true, is_random) if powered else None
+    # Sequences alone are too much alike to know a power for every step.
+    power = _fit_power(log_level, log_true, is_random, has_copies) if powered else None
     if powered and power is None:
         return None
-    powered_level = (log_level * (1 if power is None else 1 + power)).exp()
-    factor = (t * is_random).sum(1) / (powered_level * is_random).sum(1)
+    powered_level = (log_level if power is None else log_level * (1 + power)).exp()
+    factor = (t * counts).sum(1) / (powered_level * counts).sum(1)
     time = shape.time if per_step and shape.time is not None else 0
     if power is not None:
-        power = power.float().reshape([] if shape.time is None else [1])
+        power = power.float().reshape([] if shape.time is None else [*[1] * time, -1])
     return Scale(factor.float().reshape(*[1] * time, -1), power, own, own)
 
 
-def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor | None:
-    """The slope of log t over log v within steps, less 1; None where all sequences are alike.
+def _fit_power(
+    log_level: Tensor, log_true: Tensor, is_random: Tensor, per_step: bool
+) -> Tensor | None:
+    """(T, 1) or (1, 1): the slope of log t over log v within steps, less 1.
 
+    None where all sequences are alike.
     It is kept within 1/2, so that inputs unlike those of the fit are not scaled beyond reason.
     """
     count = is_random.sum(1, keepdim=True)
@@ -148,8 +177,9 @@ def _fit_power(log_level: Tensor, log_true: Tensor, is_random: Tensor) -> Tensor
         return torch.where(is_random, x - (x * is_random).sum(1, keepdim=True) / count, 0.0)
 
     level, truth = centred(log_level), centred(log_true)
-    spread = (level * level).sum()
-    if not bool(spread > 1e-6 * is_random.sum()):
+    dims = (1,) if per_step else (0, 1)
+    spread = (level * level).sum(dims, keepdim=True)
+    if not bool((spread > 1e-6 * is_random.sum(dims, keepdim=True)).all()):
         return None
-    slope: Tensor = (level * truth).sum() / spread - 1
+    slope = (level * truth).sum(dims, keepdim=True) / spread - 1
     return slope.clamp(-0.5, 0.5)

@@ -21,6 +21,8 @@ from spgru.nn.output_scale import OutputScale, Scale, attach_scale, scales_of
 __all__ = ["PLAIN", "Form", "FormName", "Found", "search"]
 
 PLAIN = "plain"
+_WORSE = 1.5
+"""Times the best score on sequences that a form may have which is better on copies."""
 FormName = Literal["auto", "gains", "scale"]
 
 
@@ -55,19 +57,24 @@ class Found(NamedTuple):
     true: Tensor
     """variance of drawn networks on the sequences held out"""
     shape: Shape
+    has_copies: bool
     draws: int
     sequences: tuple[int, int]
 
     def report(self) -> CalibrationReport:
-        plain, best = self.forms[PLAIN].held, self.forms[self.best].held
+        # Of the user's own sequences, not of copies.
+        true, plain, best = (
+            self.shape.halves(var, self.has_copies)[0]
+            for var in (self.true, self.forms[PLAIN].held, self.forms[self.best].held)
+        )
         return CalibrationReport(
             chosen=self.best,
             scores=self.scores,
-            true_var=by_step(self.true, self.shape.time),
+            true_var=by_step(true, self.shape.time),
             plain_var=by_step(plain, self.shape.time),
             var=by_step(best, self.shape.time),
-            plain_spread=spread_of(self.true, plain),
-            spread=spread_of(self.true, best),
+            plain_spread=spread_of(true, plain),
+            spread=spread_of(true, best),
             draws=self.draws,
             sequences=self.sequences,
         )
@@ -89,6 +96,7 @@ def search(
         scale: of the module's output, None where there can be none
     """
     module, run, parts, shape = problem.module, problem.run, problem.parts, problem.shape
+    copied = problem.has_copies
     steps = 0 if form == "scale" else steps
     gains: Gains = {}
     with Bar(progress, draws + steps) as bar:
@@ -101,7 +109,9 @@ def search(
                 "reaches it; give the layers a weight_std above 0"
             )
         if steps:
-            gains = fit_gains(module, run, parts[0], fitted, shape, steps, rate, bar.advance)
+            gains = fit_gains(
+                module, run, parts[0], fitted, shape, copied, steps, rate, bar.advance
+            )
     bases = [plain]
     if gains:
         with enter_gains(gains):
@@ -113,16 +123,21 @@ def search(
         forms.append(base)
         # Factors must be kept away from the module's own variance, which has to be known for that.
         if scalable and not own.varies:
-            forms += _scaled_forms(base, [fitted.output, held.output], shape, own)
+            forms += _scaled_forms(base, [fitted.output, held.output], shape, own, copied)
     # Off the familiar path a power goes furthest astray, so it comes last.
     forms.sort(key=lambda one: one.scale is not None and one.scale.power is not None)
-    scores = {one.name: score(held.output, one.held, shape).item() for one in forms}
+    scores = {one.name: score(held.output, one.held, shape, copied).item() for one in forms}
+    true = shape.halves(held.output, copied)[0]
+    own_scores = {
+        one.name: score(true, shape.halves(one.held, copied)[0], shape).item() for one in forms
+    }
     return Found(
         forms={one.name: one for one in forms},
         scores=scores,
-        best=_choose(scores, draws),
+        best=_choose(scores, own_scores, draws),
         true=held.output,
         shape=shape,
+        has_copies=copied,
         draws=draws,
         sequences=problem.counts,
     )
@@ -136,7 +151,9 @@ def _variances(problem: Problem) -> list[Tensor]:
     ]
 
 
-def _scaled_forms(base: Form, true: list[Tensor], shape: Shape, own: Own) -> Iterator[Form]:
+def _scaled_forms(
+    base: Form, true: list[Tensor], shape: Shape, own: Own, has_copies: bool
+) -> Iterator[Form]:
     """The form with scales, from simple to complex.
 
     They are judged by a fit without the sequences held out, and kept as fitted to all: so few
@@ -147,21 +164,35 @@ def _scaled_forms(base: Form, true: list[Tensor], shape: Shape, own: Own) -> Ite
     if steps:
         options["scale per step"] = (True, False)
     options["scale by level"] = (steps, True)
-    whole = torch.cat(true, shape.batch), torch.cat([base.fitted, base.held], shape.batch)
+    all_true = _joined(true[0], true[1], shape, has_copies)
+    all_var = _joined(base.fitted, base.held, shape, has_copies)
     for name, option in options.items():
-        judged = fit_scale(true[0], base.fitted, shape, own.constant, *option)
-        kept = fit_scale(*whole, shape, own.constant, *option)
+        judged = fit_scale(true[0], base.fitted, shape, own.constant, *option, has_copies)
+        kept = fit_scale(all_true, all_var, shape, own.constant, *option, has_copies)
         if judged is not None and kept is not None:
             full = f"gains, {name}" if base.gains else name
             yield Form(full, base.gains, kept, judged(base.fitted), judged(base.held))
 
 
-def _choose(scores: Mapping[str, float], draws: int) -> str:
+def _joined(fitted: Tensor, held: Tensor, shape: Shape, has_copies: bool) -> Tensor:
+    """All sequences, and then all copies."""
+    halves = zip(*(shape.halves(part, has_copies) for part in (fitted, held)), strict=True)
+    return torch.cat([part for both in halves for part in both], shape.batch)
+
+
+def _choose(scores: Mapping[str, float], own: Mapping[str, float], draws: int) -> str:
     """The best, or the first (they become more complex) that noise cannot tell from it.
 
     A truth from n draws diverges from itself by 1 / (2 n).
+
+    Args:
+        scores: of sequences and copies
+        own: of sequences alone; what is much worse there is not chosen for the sake of copies
     """
+    noise = 0.5 / draws
     # A fit that went astray has no score.
     known = {name: value for name, value in scores.items() if math.isfinite(value)}
-    least = min(known.values())
-    return next(name for name, value in known.items() if value <= least + 0.5 / draws)
+    most = _WORSE * min(own[name] for name in known) + noise
+    fair = {name: value for name, value in known.items() if own[name] <= most}
+    least = min(fair.values())
+    return next(name for name, value in fair.items() if value <= least + noise)

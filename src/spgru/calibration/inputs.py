@@ -22,6 +22,7 @@ __all__ = [
     "check_outcomes",
     "count_sequences",
     "find_shape",
+    "join",
     "select",
     "split",
 ]
@@ -91,6 +92,19 @@ def select(inputs: Any, dim: int, index: Tensor) -> Any:
         return value
 
     return pytree.tree_map(chosen, inputs, is_leaf=_is_leaf)
+
+
+def join(first: Any, second: Any, dim: int) -> Any:
+    """The sequences of both, of every Tensor and Moments."""
+
+    def joined(one: Any, other: Any) -> Any:
+        if isinstance(one, Tensor):
+            return torch.cat([one, other], dim)
+        if isinstance(one, Moments):
+            return Moments(joined(one.mean, other.mean), joined(one.var, other.var))
+        return one
+
+    return pytree.tree_map(joined, first, second, is_leaf=_is_leaf)
 
 
 def _sizes(inputs: Any, dim: int) -> set[int]:

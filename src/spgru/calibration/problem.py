@@ -13,9 +13,11 @@ from spgru.calibration.inputs import (
     check_inputs,
     count_sequences,
     find_shape,
+    join,
     select,
     split,
 )
+from spgru.calibration.perturb import check_levels, with_noise
 from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
 from spgru.nn.output_scale import OutputScale, first_moments
@@ -33,7 +35,9 @@ class Problem(NamedTuple):
     numbers: tuple[Tensor, Tensor]
     """of the sequences of the fit, and of those held out"""
     parts: list[Any]
-    """inputs of each"""
+    """inputs of each, copies with noise after the sequences themselves"""
+    has_copies: bool
+    """as many as sequences, or none"""
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -49,6 +53,7 @@ def pose(
     batch_dim: int | None,
     time_dim: int | None,
     seed: int,
+    perturb: float | Sequence[float] = (),
 ) -> Problem:
     """For the arguments see `spgru.calibrate`."""
     if not 0 < held_out < 1:
@@ -59,7 +64,13 @@ def pose(
     dim, shape = find_shape(module, run, inputs, batch_dim, time_dim)
     numbers = split(count_sequences(inputs, dim), held_out, seed)
     parts = [select(inputs, dim, index) for index in numbers]
-    return Problem(module, run, inputs, shape, numbers, parts)
+    levels, has_copies = check_levels(perturb), False
+    if levels:
+        copies = [with_noise(part, inputs, dim, levels, seed + k) for k, part in enumerate(parts)]
+        has_copies = all(changed for _, changed in copies)
+        if has_copies:
+            parts = [join(part, copy, dim) for part, (copy, _) in zip(parts, copies, strict=True)]
+    return Problem(module, run, inputs, shape, numbers, parts, has_copies)
 
 
 def hands_on(run: Callable[..., Any], scale: OutputScale, inputs: Sequence[Any]) -> bool:

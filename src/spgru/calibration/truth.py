@@ -29,6 +29,10 @@ class Shape(NamedTuple):
     time: int | None
     batch: int
 
+    def halves(self, values: Tensor, has_copies: bool) -> list[Tensor]:
+        """Values of the sequences and those of their copies, or all together."""
+        return list(values.chunk(2, self.batch)) if has_copies else [values]
+
     def totals(self, values: Tensor) -> Tensor:
         """The mean over features: (T, B), or (1, B) without time."""
         if self.time is None:

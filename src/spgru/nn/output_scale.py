@@ -24,7 +24,7 @@ CHILD = "output_scale"
 class Scale(NamedTuple):
     """From the variance of an output to another one.
 
-        var' = factor_t V^power (var - own) + noise
+        var' = factor_t V^power_t (var - own) + noise
 
     Of the variance, `own` is what the module adds itself, and not its weights; V is the mean of the
     rest over the features of a step and sequence. The factor keeps the ranking of features; the
@@ -35,7 +35,8 @@ class Scale(NamedTuple):
     """(S,) if time is the first dimension, (1, S) if it is the second; (1,) for all steps. Later
     steps have the factor of the last"""
     power: Tensor | None = None
-    """() where features follow the sequences, (1,) where time is there too; None for 0"""
+    """() where features follow the sequences; where time is there too (1,) for all steps, or in the
+    shape of the factor; None for 0"""
     own: Tensor | None = None
     """shape of the features; None for 0"""
     noise: Tensor | None = None
@@ -46,27 +47,31 @@ class Scale(NamedTuple):
 
     def __call__(self, var: Tensor) -> Tensor:
         """(T, B, *features), (B, T, *features) or (B, *features) -> the same"""
-        factor, power = self.factor, self.power
-        time = factor.ndim - 1
-        if factor.numel() > 1:
+        factor = self._by_step(self.factor, var)
+        # Rounding must not take more away than there is.
+        rest = var if self.own is None else (var - self.own.to(var)).clamp(min=0)
+        if self.power is not None:
+            features = tuple(range(2 if self.power.ndim else 1, var.ndim))
+            level = rest.mean(features, keepdim=True) if features else rest
+            # Where all is certain there is nothing to scale; the factor need only be finite.
+            level = level.clamp(min=torch.finfo(level.dtype).tiny)
+            factor = factor * level ** self._by_step(self.power, var)
+        return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
+
+    def _by_step(self, values: Tensor, var: Tensor) -> Tensor:
+        """One for each step of the variance, or one for all, in a shape that broadcasts to it."""
+        time = self.factor.ndim - 1
+        if values.numel() > 1:
             if var.ndim <= time:
                 raise ValueError(
                     f"the output has {var.ndim} dimensions but was calibrated with time as "
                     f"dimension {time}; calibrate the module again, or `spgru.uncalibrate` it"
                 )
             # A compiler must not take the number of steps for a constant.
-            if torch.compiler.is_compiling() or var.shape[time] != factor.shape[time]:
-                steps = torch.arange(var.shape[time], device=factor.device)
-                factor = factor.index_select(time, steps.clamp(max=factor.shape[time] - 1))
-        factor = factor.reshape(factor.shape + (1,) * (var.ndim - factor.ndim)).to(var)
-        # Rounding must not take more away than there is.
-        rest = var if self.own is None else (var - self.own.to(var)).clamp(min=0)
-        if power is not None:
-            features = tuple(range(1 + power.ndim, var.ndim))
-            level = rest.mean(features, keepdim=True) if features else rest
-            # Where all is certain there is nothing to scale, and no logarithm.
-            factor = factor * torch.where(level > 0, level, 1.0) ** power.to(var)
-        return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
+            if torch.compiler.is_compiling() or var.shape[time] != values.shape[time]:
+                steps = torch.arange(var.shape[time], device=values.device)
+                values = values.index_select(time, steps.clamp(max=values.shape[time] - 1))
+        return values.reshape(values.shape + (1,) * (var.ndim - values.ndim)).to(var)
 
 
 class OutputScale(nn.Module):

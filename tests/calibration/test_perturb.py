@@ -1,0 +1,189 @@
+"""Copies with noise: what gets it, how much, and what they do to a fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spgru
+from spgru import Moments
+from spgru.calibration.fit import divergence, fit_scale, score
+from spgru.calibration.forms import _choose
+from spgru.calibration.perturb import with_noise
+from spgru.calibration.problem import pose
+from spgru.calibration.truth import Shape
+
+QUICK: dict[str, Any] = {"draws": 40, "steps": 20, "rate": 0.1, "progress": False}
+
+
+def _noise(x: Any, *levels: float, dim: int = 1, seed: int = 0) -> Any:
+    return with_noise(x, x, dim, levels, seed)[0]
+
+
+def test_noise_is_measured_in_standard_deviations_of_each_feature() -> None:
+    x = torch.randn(200, 40, 2) * torch.tensor([1.0, 50.0]) + torch.tensor([0.0, 300.0])
+    moved = _noise(x, 0.1, 0.3) - x
+    for sequence, level in ((0, 0.1), (1, 0.3), (2, 0.1)):
+        # 200 draws know a standard deviation to 5 %; the range cuts few of them.
+        ratio = moved[:, sequence].std(0) / x.std((0, 1))
+        assert ratio.tolist() == pytest.approx([level] * 2, rel=0.2)
+
+
+def test_noise_is_the_same_for_all_pixels_and_within_the_range() -> None:
+    """Dark pixels get it too, and do not become negative."""
+    x = torch.zeros(3, 8, 16, 16)
+    x[..., 4:12, 4:12] = torch.rand(3, 8, 8, 8)
+    moved = _noise(x, 1.0)
+    assert moved.min() == x.min()
+    assert moved.max() == x.max()
+    dark = moved[..., :4, :]
+    assert (dark > 0).double().mean().item() == pytest.approx(0.5, abs=0.05)
+    # Half of a Gaussian has a mean square of half of the variance.
+    assert dark.square().mean().sqrt().item() == pytest.approx(x.std().item() / 2**0.5, rel=0.1)
+
+
+def test_what_has_no_noise_stays_as_it_is() -> None:
+    x = torch.randn(5, 6, 4)
+    x[..., 1] = 7.25  # constant
+    x[..., 2] = torch.randint(0, 2, (5, 6)).float()  # a mask
+    moved = _noise(x, 0.5)
+    assert torch.equal(moved[..., 1:3], x[..., 1:3])
+    assert not torch.equal(moved[..., 0], x[..., 0])
+    assert not torch.equal(moved[..., 3], x[..., 3])
+    for still in (
+        torch.randint(0, 9, (5, 6)),
+        torch.ones(5, 6, 2),
+        torch.eye(4).expand(5, 6, 4, 4),
+    ):
+        copy, changed = with_noise((still, "text"), (still, "text"), 1, (1.0,), 0)
+        assert torch.equal(copy[0], still)
+        assert copy[1] == "text"
+        assert not changed
+    uncertain = Moments(torch.randn(5, 6, 2), torch.rand(5, 6, 2))
+    moved = _noise(uncertain, 0.5)
+    assert torch.equal(moved.var, uncertain.var)
+    assert not torch.equal(moved.mean, uncertain.mean)
+    assert torch.equal(moved.mean, _noise(uncertain, 0.5).mean)
+    assert not torch.equal(moved.mean, _noise(uncertain, 0.5, seed=1).mean)
+
+
+def test_sequences_may_be_the_last_dimension() -> None:
+    """Their values are of one feature then."""
+    x = torch.randn(500, 2) * torch.tensor([1.0, 3.0])
+    moved = _noise(x, 0.1) - x
+    assert (moved.std(0) / x.std()).tolist() == pytest.approx([0.1, 0.1], rel=0.15)
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = spgru.GRU(2, 6, weight_std=0.2), spgru.Linear(6, 1, weight_std=0.2)
+
+    def forward(self, x: Tensor) -> Moments:
+        return self.head(self.gru(x)[0])
+
+
+def test_every_sequence_has_a_copy_in_its_own_part() -> None:
+    network, x = Network(), torch.randn(4, 8, 2)
+    problem = pose(network, x, None, 0.25, None, None, 0, (0.5, 1.0))
+    assert problem.has_copies
+    for part, numbers in zip(problem.parts, problem.numbers, strict=True):
+        first, last = part[0].chunk(2, 1)
+        assert torch.equal(first, x[:, numbers])
+        assert not torch.equal(last, first)
+    assert problem.counts == (6, 2)
+    still = pose(network, x.round(), None, 0.25, None, None, 0, (0.5, 1.0))
+    assert not still.has_copies
+    assert still.parts[0][0].shape[1] == 6
+
+
+def test_copies_count_as_much_as_sequences() -> None:
+    """However much more variance they have."""
+    true, var = torch.rand(3, 8, 5).double(), torch.rand(3, 8, 5).double()
+    true[:, 4:] *= 100
+    var[:, 4:] *= 100
+    shape = Shape(0, 1)
+    halves = score(true[:, :4], var[:, :4], shape) + score(true[:, 4:], var[:, 4:], shape)
+    assert score(true, var, shape, has_copies=True).item() == pytest.approx(halves.item() / 2)
+
+
+def test_factors_are_those_of_sequences() -> None:
+    var = torch.rand(4, 6, 1).double().expand(4, 6, 3) + 0.5
+    true = 2 * var
+    true[:, 3:] *= 5  # of copies
+    shape = Shape(0, 1)
+    for per_step in (False, True):
+        scale = fit_scale(true, var, shape, None, per_step, False, has_copies=True)
+        assert scale is not None
+        assert torch.allclose(scale(var), 2 * var)
+
+
+@pytest.mark.parametrize("time", [0, 1])
+def test_a_power_for_every_step(time: int) -> None:
+    """Known ones are found again, and later steps have that of the last."""
+    level = torch.cat([torch.ones(3), torch.full((3,), 10.0)])[None, :, None].double()
+    factor, power = torch.rand(4, 1, 1) + 0.5, torch.linspace(-0.3, 0.4, 4)[:, None, None]
+    var = level.expand(4, 6, 3)
+    true = factor * var ** (1 + power)
+    if time:
+        true, var = true.transpose(0, 1), var.transpose(0, 1)
+    scale = fit_scale(true, var, Shape(time, 1 - time), None, True, True, has_copies=True)
+    assert scale is not None
+    assert scale.power is not None
+    assert torch.allclose(scale.power.flatten(), power.flatten(), atol=1e-5)
+    assert torch.allclose(scale(var), true, rtol=1e-5)
+    assert not scale(torch.zeros_like(var)).any()
+    longer = scale(torch.cat([var, var], time)).narrow(time, 4, 4)
+    last = true.narrow(time, 3, 1).expand_as(longer)
+    assert torch.allclose(longer, last, rtol=1e-5)
+
+
+def test_none_is_as_before_and_figures_are_of_sequences() -> None:
+    """Without copies, or where there can be none, the result is the same to the last bit."""
+    torch.manual_seed(0)
+    network, x = Network(), torch.randn(4, 12, 2)
+    reports = {}
+    for name, inputs, perturb in (
+        ("noise", x, (1.0, 2.0)),
+        ("none", x, ()),
+        ("whole", x.round(), (1.0, 2.0)),
+        ("whole, none", x.round(), ()),
+    ):
+        reports[name] = spgru.calibrate(network, inputs, perturb=perturb, **QUICK)
+        spgru.uncalibrate(network)
+    assert reports["whole"].to_dict() == reports["whole, none"].to_dict()
+    assert reports["noise"].scores != reports["none"].scores
+    assert reports["noise"].sequences == reports["none"].sequences == (9, 3)
+    # The plain form on the sequences held out: the copies are not among them.
+    assert torch.allclose(reports["noise"].plain_var, reports["none"].plain_var)
+    for wrong in ((0.0,), (-1.0, 1.0), (float("inf"),)):
+        with pytest.raises(ValueError, match="perturb"):
+            spgru.calibrate(network, x, perturb=wrong, **QUICK)
+
+
+def test_outcomes_have_no_copies() -> None:
+    """There are no outcomes for them."""
+    network, x = Network(), torch.randn(4, 12, 2)
+    y = torch.randn(4, 12, 1)
+    first = spgru.calibrate(network, x, y, perturb=(1.0,)).to_dict()
+    spgru.uncalibrate(network)
+    assert spgru.calibrate(network, x, y, perturb=()).to_dict() == first
+
+
+def test_a_form_is_not_chosen_for_copies_alone() -> None:
+    scores = {"plain": 9.0, "simple": 1.0, "complex": 0.5}
+    assert _choose(scores, {"plain": 9.0, "simple": 0.2, "complex": 0.28}, 100) == "complex"
+    assert _choose(scores, {"plain": 9.0, "simple": 0.2, "complex": 0.4}, 100) == "simple"
+    assert _choose({**scores, "complex": torch.nan}, {"simple": 0.2, "plain": 9.0}, 100) == "simple"
+    assert _choose(scores, {"plain": 0.0, "simple": 0.002, "complex": 0.004}, 100) == "complex"
+
+
+def test_what_the_closed_form_takes_for_certain_does_not_rule_a_fit() -> None:
+    var = torch.tensor([1e-30, 1.0], requires_grad=True)
+    loss = divergence(torch.tensor([1.0, 2.0]).double(), var)
+    (grad,) = torch.autograd.grad(loss, var)
+    assert grad.tolist() == pytest.approx([0.0, -0.25])
+    assert loss.item() < 1e4
