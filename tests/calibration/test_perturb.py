@@ -139,6 +139,10 @@ def test_a_power_for_every_step(time: int) -> None:
     longer = scale(torch.cat([var, var], time)).narrow(time, 4, 4)
     last = true.narrow(time, 3, 1).expand_as(longer)
     assert torch.allclose(longer, last, rtol=1e-5)
+    # Below the least level of the fit, 1, and above the largest, 10, factors stay.
+    for beyond, nearest in ((0.01, 1.0), (500.0, 10.0)):
+        found = scale(torch.full_like(var, beyond)) / beyond
+        assert torch.allclose(found, scale(torch.full_like(var, nearest)) / nearest, rtol=1e-5)
 
 
 def test_none_is_as_before_and_figures_are_of_sequences() -> None:

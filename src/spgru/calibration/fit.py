@@ -158,9 +158,15 @@ def fit_scale(
     powered_level = (log_level if power is None else log_level * (1 + power)).exp()
     factor = (t * counts).sum(1) / (powered_level * counts).sum(1)
     time = shape.time if per_step and shape.time is not None else 0
-    if power is not None:
-        power = power.float().reshape([] if shape.time is None else [*[1] * time, -1])
-    return Scale(factor.float().reshape(*[1] * time, -1), power, own, own)
+    factor = factor.float().reshape(*[1] * time, -1)
+    if power is None:
+        return Scale(factor, None, own, own)
+    limits = torch.where(is_random, v, torch.inf).amin(1), torch.where(is_random, v, 0.0).amax(1)
+    if len(power) == 1:
+        limits = limits[0].amin(0, keepdim=True), limits[1].amax(0, keepdim=True)
+    form = [] if shape.time is None else [*[1] * time, -1]
+    power, low, high = (values.float().reshape(form) for values in (power, *limits))
+    return Scale(factor, power, own, own, low=low, high=high)
 
 
 def _fit_power(

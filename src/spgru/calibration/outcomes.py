@@ -171,7 +171,8 @@ def _compose(outer: Scale, inner: Scale | None) -> Scale | None:
         factor = outer.factor
         if inner.factor.numel() > 1 < factor.numel() and factor.shape != inner.factor.shape:
             return None
-        return outer._replace(factor=factor * inner.factor, power=inner.power)
+        factor = factor * inner.factor
+        return outer._replace(factor=factor, power=inner.power, low=inner.low, high=inner.high)
     if outer.factor.numel() > 1:
         return None  # noise has no factor for each step
     if outer.noise is None and outer.noise_factor is None:

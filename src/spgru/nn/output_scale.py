@@ -28,7 +28,8 @@ class Scale(NamedTuple):
 
     Of the variance, `own` is what the module adds itself, and not its weights; V is the mean of the
     rest over the features of a step and sequence. The factor keeps the ranking of features; the
-    power lets a sequence with more variance than others have a larger or smaller factor.
+    power lets a sequence with more variance than others have a larger or smaller factor. Beyond the
+    levels that the fit has seen it stays what it is at the nearest of them.
     """
 
     factor: Tensor
@@ -44,6 +45,10 @@ class Scale(NamedTuple):
     noise_factor: Tensor | None = None
     """(), where `own` depends on the input: it is found by a pass with weights at their means, and
     `noise` is it times this factor"""
+    low: Tensor | None = None
+    """least V of the fit, in the shape of the power; None for no limit"""
+    high: Tensor | None = None
+    """largest V of the fit, likewise"""
 
     def __call__(self, var: Tensor) -> Tensor:
         """(T, B, *features), (B, T, *features) or (B, *features) -> the same"""
@@ -53,8 +58,11 @@ class Scale(NamedTuple):
         if self.power is not None:
             features = tuple(range(2 if self.power.ndim else 1, var.ndim))
             level = rest.mean(features, keepdim=True) if features else rest
-            # Where all is certain there is nothing to scale; the factor need only be finite.
-            level = level.clamp(min=torch.finfo(level.dtype).tiny)
+            if self.low is None or self.high is None:
+                # Where all is certain there is nothing to scale; the factor need only be finite.
+                level = level.clamp(min=torch.finfo(level.dtype).tiny)
+            else:
+                level = level.clamp(self._by_step(self.low, var), self._by_step(self.high, var))
             factor = factor * level ** self._by_step(self.power, var)
         return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
 

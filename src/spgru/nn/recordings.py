@@ -59,7 +59,7 @@ def describe(layer: Layer, input: Any, hx: Any) -> Call | None:
     if not _enabled or weight_mode(layer) or is_intercepted(layer):
         return None
     values = (input, *(hx if isinstance(hx, tuple) else (hx,)))
-    if not all(value is None or isinstance(value, (Tensor, Moments)) for value in values):
+    if not all(value is None or _is_laid_out(value) for value in values):
         return None  # packed, or to be refused
     device = layer._like.device
     if not (
@@ -81,6 +81,11 @@ def describe(layer: Layer, input: Any, hx: Any) -> Call | None:
         torch.backends.cuda.matmul.fp32_precision,
     )
     return Call(tensors, kinds, key)
+
+
+def _is_laid_out(value: Any) -> bool:
+    """Whether it is a Tensor, or Moments of tensors."""
+    return isinstance(value.mean if isinstance(value, Moments) else value, Tensor)
 
 
 def arguments(tensors: list[Tensor], kinds: str) -> tuple[Any, Any]:
