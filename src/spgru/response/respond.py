@@ -25,7 +25,6 @@ def respond(
     module: nn.Module,
     *inputs: Any,
     sources: bool = False,
-    at_least_closed: bool = False,
     batch_dim: int | None = None,
     create_graph: bool = False,
     memory: int = 2**28,
@@ -60,9 +59,6 @@ def respond(
         inputs: what it is called with; `Moments` among them are uncertain
         sources: also return the parts of the variance by source: names of weights, "input" (or
             "input 0", "input 1", ...), "noise"; each laid out as the output
-        at_least_closed: raise the variance to that of the closed form where it is below it. Both
-            leave out what is mostly positive: the response all that is not of first order, the
-            closed form all covariance. The difference is the part "higher order"
         batch_dim: the dimension of the outputs along which they are independent sequences; None to
             find out
         create_graph: make the variance differentiable; slower, and takes the memory of all outputs
@@ -89,8 +85,6 @@ def respond(
             sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
             backward = Backward(tape, given.sources, noises, result.means, memory)
             layout, parts = backward.variances(result.layouts(sizes, first))
-    if at_least_closed and parts:
-        parts["higher order"] = result.above(layout, torch.stack(list(parts.values())).sum(0))
     split = {name: result.filled(layout, part) for name, part in parts.items()}
     y = result.with_variance(layout, parts)
     return (y, split) if sources else y

@@ -8,7 +8,8 @@ Gradients of K outputs come as a batch (`torch.func.vmap` of `torch.autograd.gra
 a step is linear in what comes in, and its coefficients depend on what was computed forward alone.
 So they are computed once, for all steps by two calls of the kernel of a step (four for an LSTM),
 each with a gradient of 1 in one place; the K gradients then cost a multiplication and an addition
-for each coefficient, and the products with W.
+for each coefficient, and the products with W. What first order leaves of the variance is a form of
+the same gradients (`remainders`), whose coefficients are computed once for all scans by one map.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from spgru.functional.tapped import rows_of_batch
 from spgru.moments import Moments
 from spgru.recurrent.kernels.interface import Inputs, Setting, copied
+from spgru.recurrent.kernels.remainders import evaluate_forms, remainder_forms
 from spgru.recurrent.kernels.scan import _History, _run
 from spgru.recurrent.kernels.steps import Steps
 
@@ -53,7 +55,7 @@ class _TappedScan(torch.autograd.Function):
     def forward(ctx: Any, setting: Setting, *tensors: Any) -> Any:
         a, steps = Inputs(*tensors[2:]), setting.steps
         history = _run(setting, a, keep=True)
-        ctx.linear = _Linear(setting, a, history)
+        ctx.linear = _Linear(setting, a, history, has_probes=tensors[0] is not None)
         outputs = [copied(steps.after(part), part) for part in history[:2]]
         finals = [copied(steps.final_of(part), part) for part in history[2:4] if part is not None]
         before = [steps.before(part).detach() for part in history[:2]]
@@ -91,8 +93,14 @@ class _Coefficients(NamedTuple):
 class _Linear:
     """The adjoint of a scan."""
 
-    def __init__(self, setting: Setting, a: Inputs, history: _History) -> None:
-        self.setting, self.a, self.history = setting, a, history
+    def __init__(self, setting: Setting, a: Inputs, history: _History, has_probes: bool) -> None:
+        self.setting, self.a, self.history, self.has_probes = setting, a, history, has_probes
+        self.forms: Tensor
+        """see `remainder_forms`; (pairs, rows, H), rows in the order of steps"""
+        tap = setting.cell.hidden.tap
+        assert tap is not None
+        self._alike: list[_Linear] = tap.scans()
+        self._alike.append(self)
 
     def backward(
         self, needs_x_var: bool, out_mean: Tensor, out_var: Tensor, *by_cell: Tensor
@@ -135,6 +143,7 @@ class _Linear:
             weight=a.weight, weight_moments=a.weight_moments, slope=hidden.second_moment_slope(),
             out=(out_mean, out_var), states=states, x_grads=x_grads,
             sums=hidden.tap.add_to(hidden, steps.sequences, batch),
+            forms=self.forms, remainder=hidden.tap.remainder(hidden, steps.sequences, batch),
         )  # fmt: skip
         return [*x_grads, *states]
 
@@ -163,11 +172,15 @@ class _Linear:
         starts, by_time = _starts(steps.sizes), _starts(steps.batch_sizes)
         h_mean = steps.before(self.history.h_mean)
         by_mean, by_var, *cells = states
+        hidden = self.setting.cell.hidden
+        assert hidden.tap is not None
+        remainder = hidden.tap.remainder(hidden, steps.sequences, batch)
         for k in reversed(range(last + 1)):
             t, n, at = steps.times[k], steps.sizes[k], slice(starts[k], starts[k + 1])
             by_mean[:n] += out_means[t]
             by_var[:n] += out_vars[t]
             incoming = [part[:n] for part in states]
+            remainder[:n] += evaluate_forms(self.forms[:, at], incoming)
             p_mean, p_var = (part[at] for part in grads[:2])
             _combine(p_mean, incoming, c.p_mean[:, at])
             _combine(p_var, incoming, c.p_var[:, at])
@@ -184,6 +197,36 @@ class _Linear:
             by_var[:n] = new_var
             for old, new in zip(cells or states, carried, strict=True):
                 old[:n] = new if cells else old[:n] + new
+
+    def prepare(self) -> None:
+        """Compute `forms` for all scans by this map at once: what reads itself back has many."""
+        parts = [scan._values() for scan in self._alike]
+        joined: list[Any] = [
+            None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True)
+        ]
+        x_mean, x_var, p_mean, p_var, h_mean, h_var, c_mean, c_var = joined
+        state: tuple[Moments, ...] = (Moments(h_mean, h_var),)
+        if c_mean is not None:
+            state += (Moments(c_mean, c_var),)
+        cell, weight_var = self.setting.cell, self.setting.cell.hidden.weight_var
+        assert weight_var is not None
+        # Who is told of every use by probes knows the remainder of the products.
+        product_var = torch.zeros_like(p_var) if self.has_probes else h_var @ weight_var.T
+        x, p = Moments(x_mean, x_var), Moments(p_mean, p_var)
+        forms = remainder_forms(cell, x, p, state, product_var)
+        rows = [len(part[0]) for part in parts]
+        for scan, own in zip(self._alike, forms.split(rows, 1), strict=True):
+            scan.forms = own
+
+    def _values(self) -> list[Any]:
+        """Products with x and h (bias included) and states before the step, means and variances."""
+        a, history, steps = self.a, self.history, self.setting.steps
+        values: list[Any] = [_in_order_of_steps(steps, part) for part in (a.x_mean, a.x_var)]
+        for products, bias in ((history.p_mean, a.bias), (history.p_var, a.bias_var)):
+            joined = torch.cat(products)
+            values.append(joined if bias is None else joined + bias)
+        values += [None if part is None else steps.before(part) for part in history[:4]]
+        return [None if part is None else part.detach() for part in values]
 
     @cached_property
     def coefficients(self) -> _Coefficients:
