@@ -1,7 +1,8 @@
 """Forecasts that are read back: intervals of the closed form, of the response, of drawn networks.
 
 Five series that come with statsmodels. A small GRU with a noise of its own learns the first 70 % of
-a series one step ahead, by the evidence lower bound of the closed form; then it forecasts 24 steps
+a series one step ahead, by the evidence lower bound of the closed form, the divergence from the
+prior counted a tenth; then it forecasts 24 steps
 from every place of the rest, reading its own forecasts back, noise included. Nothing is fitted to
 the intervals.
 
@@ -34,7 +35,9 @@ from spgru.reporting.markdown import table
 
 CONTEXT, HORIZON, HIDDEN = 36, 24, 16
 LEVEL = 0.9
-WAYS = "closed", "response", "at_least_closed", "drawn"
+PRIOR_WEIGHT = 0.1
+"""of the divergence from the prior: with 1, these few values leave weights nearly as the prior"""
+WAYS = "closed", "response", "drawn"
 
 
 # -- series ---------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ def train(series: Tensor, seed: int, steps: int) -> Forecaster:
     for _ in range(steps):
         batch = windows[torch.randint(len(windows), (32,))]
         likelihood = model.one_step(batch[:, :-1]).log_prob(batch[:, 1:]).mean()
-        loss = spgru.kl_divergence(model, prior) / len(series) - likelihood
+        loss = PRIOR_WEIGHT * spgru.kl_divergence(model, prior) / len(series) - likelihood
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -170,9 +173,7 @@ def measure(name: str, folder: Path, seed: int, steps: int, draws: int) -> dict[
     response = spgru.respond(model, x)
     return {
         "series": name, "seed": seed, "values": len(values), "windows": len(windows),
-        "closed": scores(closed, y), "response": scores(response, y),
-        "at_least_closed": scores(spgru.respond(model, x, at_least_closed=True), y),
-        "drawn": scores(drawn(model, x, draws), y),
+        "closed": scores(closed, y), "response": scores(response, y), "drawn": scores(drawn(model, x, draws), y),
     }  # fmt: skip
 
 
@@ -184,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="the unpacked statsmodels package")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1500, help="of training")
+    parser.add_argument("--steps", type=int, default=800, help="of training")
     parser.add_argument("--draws", type=int, default=200)
     arguments = parser.parse_args()
     folder = arguments.data
@@ -217,10 +218,7 @@ def main() -> None:
     print(" | ".join(mean))
     options = f"--seeds {arguments.seeds} --steps {arguments.steps} --draws {arguments.draws}"
     save("forecasts", f"python accuracy/forecasts.py {options}", results)
-    header = [
-        "series", "closed form", "response", "response, at least the closed form",
-        f"{arguments.draws} drawn networks",
-    ]  # fmt: skip
+    header = ["series", "closed form", "response", f"{arguments.draws} drawn networks"]
     publish("docs/mathematics.md", "forecasts", table(header, rows))
 
 

@@ -57,7 +57,7 @@ class _Places(NamedTuple):
     """of inputs and noises"""
     sums: Sequence[Tensor]
     """of gradients that were summed up"""
-    remainders: Mapping[object, Tensor]
+    remainders: Mapping[tuple[str, str, int, int], Tensor]
     """of scans, by their key"""
 
 

@@ -25,8 +25,8 @@ from spgru.response.sequences import Grouping
 from spgru.response.tape import Use
 
 __all__ = [
-    "Block", "Gradients", "Summed", "block_of", "by_bias", "by_entries", "by_remainder", "by_weight",
-    "rows_of", "to_sequences",
+    "Block", "Gradients", "Summed", "block_of", "by_bias", "by_entries", "by_remainder",
+    "by_weight", "rows_of", "to_sequences",
 ]  # fmt: skip
 
 

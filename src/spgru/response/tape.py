@@ -162,7 +162,8 @@ class Tape:
         """Let go of the graph, which refers back to this object where Python cannot see it."""
         self.uses.clear()
         self.sums.clear()
-        self.scans.clear()
+        for scans in self.scans.values():
+            scans.clear()
         self.scan_remainders.clear()
         self.remainders.clear()
         self.notes = _Notes()

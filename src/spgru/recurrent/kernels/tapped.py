@@ -23,7 +23,7 @@ from torch import Tensor
 from spgru.functional.tapped import rows_of_batch
 from spgru.moments import Moments
 from spgru.recurrent.kernels.interface import Inputs, Setting, copied
-from spgru.recurrent.kernels.remainders import evaluate_forms, remainder_forms
+from spgru.recurrent.kernels.remainders import Values, evaluate_forms, remainder_forms
 from spgru.recurrent.kernels.scan import _History, _run
 from spgru.recurrent.kernels.steps import Steps
 
@@ -201,32 +201,30 @@ class _Linear:
     def prepare(self) -> None:
         """Compute `forms` for all scans by this map at once: what reads itself back has many."""
         parts = [scan._values() for scan in self._alike]
-        joined: list[Any] = [
-            None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True)
+        joined = [
+            None if part[0] is None else torch.cat(part, 0 if k < 8 else 1)
+            for k, part in enumerate(zip(*parts, strict=True))
         ]
-        x_mean, x_var, p_mean, p_var, h_mean, h_var, c_mean, c_var = joined
-        state: tuple[Moments, ...] = (Moments(h_mean, h_var),)
-        if c_mean is not None:
-            state += (Moments(c_mean, c_var),)
-        cell, weight_var = self.setting.cell, self.setting.cell.hidden.weight_var
+        values, weight_var = Values._make(joined), self.setting.cell.hidden.weight_var
         assert weight_var is not None
         # Who is told of every use by probes knows the remainder of the products.
-        product_var = torch.zeros_like(p_var) if self.has_probes else h_var @ weight_var.T
-        x, p = Moments(x_mean, x_var), Moments(p_mean, p_var)
-        forms = remainder_forms(cell, x, p, state, product_var)
-        rows = [len(part[0]) for part in parts]
+        product_var = None if self.has_probes else values.h_var @ weight_var.T
+        forms = remainder_forms(self.setting.cell.name, values, product_var)
+        rows = [len(part.x_mean) for part in parts]
         for scan, own in zip(self._alike, forms.split(rows, 1), strict=True):
             scan.forms = own
 
-    def _values(self) -> list[Any]:
-        """Products with x and h (bias included) and states before the step, means and variances."""
-        a, history, steps = self.a, self.history, self.setting.steps
-        values: list[Any] = [_in_order_of_steps(steps, part) for part in (a.x_mean, a.x_var)]
-        for products, bias in ((history.p_mean, a.bias), (history.p_var, a.bias_var)):
-            joined = torch.cat(products)
-            values.append(joined if bias is None else joined + bias)
-        values += [None if part is None else steps.before(part) for part in history[:4]]
-        return [None if part is None else part.detach() for part in values]
+    def _values(self) -> Values:
+        a, history, steps, c = self.a, self.history, self.setting.steps, self.coefficients
+        x_mean, x_var = (_in_order_of_steps(steps, part) for part in (a.x_mean, a.x_var))
+        p_mean, p_var = torch.cat(history.p_mean), torch.cat(history.p_var)
+        if a.bias is not None and a.bias_var is not None:
+            p_mean, p_var = p_mean + a.bias, p_var + a.bias_var
+        states = [None if part is None else steps.before(part) for part in history[:4]]
+        return Values._make(
+            (x_mean, x_var, p_mean, p_var, *states, c.x_mean, c.x_var, c.p_mean, c.carried_mean,
+             c.carried_var)
+        )  # fmt: skip
 
     @cached_property
     def coefficients(self) -> _Coefficients:
