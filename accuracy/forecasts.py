@@ -173,7 +173,8 @@ def measure(name: str, folder: Path, seed: int, steps: int, draws: int) -> dict[
     response = spgru.respond(model, x)
     return {
         "series": name, "seed": seed, "values": len(values), "windows": len(windows),
-        "closed": scores(closed, y), "response": scores(response, y), "drawn": scores(drawn(model, x, draws), y),
+        "closed": scores(closed, y), "response": scores(response, y),
+        "drawn": scores(drawn(model, x, draws), y),
     }  # fmt: skip
 
 

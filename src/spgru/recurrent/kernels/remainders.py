@@ -18,7 +18,7 @@ from torch import Tensor
 from spgru.functional.activation import sigmoid, tanh
 from spgru.moments import Moments
 
-__all__ = ["Values", "evaluate_forms", "remainder_forms"]
+__all__ = ["Coefficients", "Values", "evaluate_forms", "remainder_forms"]
 
 
 class Values(NamedTuple):
@@ -36,13 +36,19 @@ class Values(NamedTuple):
     c_mean: Tensor | None
     """the cell of an LSTM"""
     c_var: Tensor | None
-    by_x_mean: Tensor
-    """(columns, rows, gates H): gradients inside the step for those that come in"""
-    by_x_var: Tensor
-    by_p_mean: Tensor
-    by_carried_mean: Tensor
-    """(columns, rows, H): of the state before, but for its products; of an LSTM's cell before"""
-    by_carried_var: Tensor
+
+
+class Coefficients(NamedTuple):
+    """What a step gives for a gradient of 1 in one place, which the first dimension counts."""
+
+    x_mean: Tensor
+    """(places, rows, gates H), rows in the order of steps"""
+    x_var: Tensor
+    p_mean: Tensor
+    p_var: Tensor
+    carried_mean: Tensor
+    """(places, rows, H)"""
+    carried_var: Tensor
 
 
 _Source = tuple[Tensor, list[Any]]
@@ -60,7 +66,7 @@ def _tanh(m: Tensor, v: Tensor) -> tuple[Moments, Tensor]:
     return y, y.var - (1 - y.mean**2 - y.var) ** 2 * v
 
 
-def _gru(a: Values) -> list[_Source]:
+def _gru(a: Values, by: Coefficients) -> list[_Source]:
     size = a.h_mean.shape[-1]
     summed = [(x + p)[:, : 2 * size] for x, p in ((a.x_mean, a.p_mean), (a.x_var, a.p_var))]
     gates, rest = _sigmoid(*summed)
@@ -72,7 +78,7 @@ def _gru(a: Values) -> list[_Source]:
         a.x_var[:, 2 * size :] + product + r.var * p_mean**2 + r.mean**2 * p_var,
     )
     difference = a.h_mean - c.mean
-    by_sum, by_sum_var = a.by_x_mean[..., 2 * size :], a.by_x_var[..., 2 * size :]
+    by_sum, by_sum_var = by.x_mean[..., 2 * size :], by.x_var[..., 2 * size :]
     by_z = [difference, 2 * (z.mean * a.h_var - (1 - z.mean) * c.var)]
     return [
         (z.var * (c.var + a.h_var), [1, 0]),
@@ -83,7 +89,7 @@ def _gru(a: Values) -> list[_Source]:
     ]
 
 
-def _lstm(a: Values) -> list[_Source]:
+def _lstm(a: Values, by: Coefficients) -> list[_Source]:
     assert a.c_mean is not None
     assert a.c_var is not None
     x = [(a.x_mean + a.p_mean), (a.x_var + a.p_var)]
@@ -97,8 +103,8 @@ def _lstm(a: Values) -> list[_Source]:
         + added + i.var * g.mean**2 + i.mean**2 * g.var,
     )  # fmt: skip
     # Gradients by mean and variance of the new cell, from those that it hands to the old one.
-    by_var = a.by_carried_var / (f.var + f.mean**2)
-    by_mean = (a.by_carried_mean - 2 * by_var * f.var * a.c_mean) / f.mean
+    by_var = by.carried_var / (f.var + f.mean**2)
+    by_mean = (by.carried_mean - 2 * by_var * f.var * a.c_mean) / f.mean
     return [
         (o.var * t.var, [1, 0, 0, 0]),
         (t_rest, [o.mean, 2 * o.var * t.mean, 0, 0]),
@@ -110,7 +116,7 @@ def _lstm(a: Values) -> list[_Source]:
     ]
 
 
-def _rnn(a: Values) -> list[_Source]:
+def _rnn(a: Values, by: Coefficients) -> list[_Source]:
     return [(_tanh(a.x_mean + a.p_mean, a.x_var + a.p_var)[1], [1, 0])]
 
 
@@ -118,7 +124,7 @@ _SOURCES = {"gru": _gru, "lstm": _lstm, "rnn": _rnn}
 
 
 @torch.no_grad()
-def remainder_forms(cell: str, a: Values, product_var: Tensor | None) -> Tensor:
+def remainder_forms(cell: str, a: Values, by: Coefficients, product_var: Tensor | None) -> Tensor:
     """(pairs, rows, H): coefficients of the products of two of the gradients that come in.
 
     Args:
@@ -126,11 +132,11 @@ def remainder_forms(cell: str, a: Values, product_var: Tensor | None) -> Tensor:
         product_var: (rows, gates H), the remainder of the products with the state, if it is wanted
     """
     size = a.h_mean.shape[-1]
-    sources = _SOURCES[cell](a)
+    sources = _SOURCES[cell](a, by)
     if product_var is not None:
-        pairs = zip(product_var.split(size, -1), a.by_p_mean.split(size, -1), strict=True)
+        pairs = zip(product_var.split(size, -1), by.p_mean.split(size, -1), strict=True)
         sources += [(var, list(slopes)) for var, slopes in pairs]
-    columns = len(a.by_x_mean)
+    columns = len(by.x_mean)
     forms = a.h_mean.new_zeros(columns * (columns + 1) // 2, *a.h_mean.shape)
     for var, slopes in sources:
         var = var.clamp(min=0)
