@@ -2,7 +2,7 @@
 
 Five series that come with statsmodels. A small GRU with a noise of its own learns the first 70 % of
 a series one step ahead, by the evidence lower bound of the closed form, the divergence from the
-prior counted a tenth; then it forecasts 24 steps
+prior counted a twentieth; then it forecasts 24 steps
 from every place of the rest, reading its own forecasts back, noise included. Nothing is fitted to
 the intervals.
 
@@ -35,7 +35,7 @@ from spgru.reporting.markdown import table
 
 CONTEXT, HORIZON, HIDDEN = 36, 24, 16
 LEVEL = 0.9
-PRIOR_WEIGHT = 0.1
+PRIOR_WEIGHT = 0.05
 """of the divergence from the prior: with 1, these few values leave weights nearly as the prior"""
 WAYS = "closed", "response", "drawn"
 
