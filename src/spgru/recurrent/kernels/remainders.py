@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spgru.functional.activation import sigmoid, tanh
+from spgru.functional.activation import sigmoid
 from spgru.moments import Moments
 
 __all__ = ["Coefficients", "Values", "evaluate_forms", "remainder_forms"]
@@ -55,14 +55,28 @@ _Source = tuple[Tensor, list[Any]]
 """A remainder (rows, H), and for each column the gradient by the mean of what it belongs to."""
 
 
+def _squash(m: Tensor, v: Tensor) -> Moments:
+    """Moments of the sigmoid, by C where it can be: torch takes longer than all the rest here."""
+    from spgru.recurrent.kernels.native import library
+    from spgru.recurrent.kernels.native.cells import SIGMOIDS
+
+    if not m.is_cpu or library.obstacle() is not None:
+        return sigmoid(Moments(m, v))
+    m, v = m.contiguous(), v.contiguous()
+    value, var = torch.empty_like(m), torch.empty_like(m)
+    SIGMOIDS(mean=m, var=v, value=value, value_var=var, rows=m.numel(), size=1)
+    return Moments(value + 0.5, var)
+
+
 def _sigmoid(m: Tensor, v: Tensor) -> tuple[Moments, Tensor]:
     """Moments, and the remainder: the mean of the slope is mean (1 - mean) - var."""
-    y = sigmoid(Moments(m, v))
+    y = _squash(m, v)
     return y, y.var - (y.mean * (1 - y.mean) - y.var) ** 2 * v
 
 
 def _tanh(m: Tensor, v: Tensor) -> tuple[Moments, Tensor]:
-    y = tanh(Moments(m, v))
+    s = _squash(2 * m, 4 * v)
+    y = Moments(2 * s.mean - 1, 4 * s.var)
     return y, y.var - (1 - y.mean**2 - y.var) ** 2 * v
 
 

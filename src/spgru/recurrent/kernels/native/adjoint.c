@@ -84,17 +84,16 @@ static inline void add_products(long steps, long outputs, long width, long size,
 /* the form of the remainders for one row, c one set of units for each pair of columns */
 static inline float form(long columns, long size, const float *restrict c, long pair_size,
                          const float *const *incoming) {
-    float sum = 0.0f;
+    float rest = 0.0f;
+    lanes sums = {0.0f};
     for (long a = 0; a < columns; a++)
         for (long b = a; b < columns; b++, c += pair_size) {
             const float *restrict x = incoming[a], *restrict y = incoming[b];
-            lanes sums = {0.0f};
             long j = 0;
             for (; j + LANES <= size; j += LANES) sums += load(c + j) * load(x + j) * load(y + j);
-            sum += total(sums);
-            for (; j < size; j++) sum += c[j] * x[j] * y[j];
+            for (; j < size; j++) rest += c[j] * x[j] * y[j];
         }
-    return sum;
+    return total(sums) + rest;
 }
 
 /* Rows of coefficients and h lie in the order of steps, those of out and x gradients in the order of

@@ -50,6 +50,7 @@ def _signature(pointers: str, numbers: str = _WITH_THREADS) -> Signature:
 
 
 SIGNATURES = {
+    "sigmoids": _signature("mean var value value_var"),
     "gru_forward": _signature(_FORWARD),
     "gru_backward": _signature(f"{_STEP} {_NO_CELL} {_INCOMING} {_X_GRADS} {_P_GRADS} {_CARRIED}"),
     "lstm_forward": _signature(f"{_STEP} {_CELL} {_NEW} {_NEW_CELL} operand_moments"),
