@@ -35,8 +35,6 @@ from spgru.reporting.markdown import table
 
 CONTEXT, HORIZON, HIDDEN = 36, 24, 16
 LEVEL = 0.9
-PRIOR_WEIGHT = 0.05
-"""of the divergence from the prior: with 1, these few values leave weights nearly as the prior"""
 WAYS = "closed", "response", "drawn"
 
 
@@ -119,7 +117,7 @@ class Forecaster(nn.Module):
         return spgru.cat(forecasts, 1)
 
 
-def train(series: Tensor, seed: int, steps: int) -> Forecaster:
+def train(series: Tensor, seed: int, steps: int, prior_weight: float) -> Forecaster:
     torch.manual_seed(seed)
     model, prior = Forecaster(), spgru.Prior("gaussian", std=1.0)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -128,7 +126,7 @@ def train(series: Tensor, seed: int, steps: int) -> Forecaster:
     for _ in range(steps):
         batch = windows[torch.randint(len(windows), (32,))]
         likelihood = model.one_step(batch[:, :-1]).log_prob(batch[:, 1:]).mean()
-        loss = PRIOR_WEIGHT * spgru.kl_divergence(model, prior) / len(series) - likelihood
+        loss = prior_weight * spgru.kl_divergence(model, prior) / len(series) - likelihood
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -160,11 +158,13 @@ def scores(forecast: Moments, y: Tensor) -> dict[str, Any]:
     }
 
 
-def measure(name: str, folder: Path, seed: int, steps: int, draws: int) -> dict[str, Any]:
+def measure(
+    name: str, folder: Path, seed: int, steps: int, prior_weight: float, draws: int
+) -> dict[str, Any]:
     values = torch.tensor(SERIES[name](folder))
     split = int(0.7 * len(values))
     values = (values - values[:split].mean()) / values[:split].std()
-    model = train(values[:split], seed, steps)
+    model = train(values[:split], seed, steps, prior_weight)
     # Forecasts are of the rest alone; what they start from may lie before.
     windows = values[split - CONTEXT :].unfold(0, CONTEXT + HORIZON, 1)
     x, y = windows[:, :CONTEXT].unsqueeze(-1), windows[:, CONTEXT:]
@@ -187,6 +187,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the unpacked statsmodels package")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=800, help="of training")
+    parser.add_argument(
+        "--prior-weight", type=float, default=0.05, help="of the divergence from the prior"
+    )
     parser.add_argument("--draws", type=int, default=200)
     arguments = parser.parse_args()
     folder = arguments.data
@@ -199,7 +202,8 @@ def main() -> None:
     for name in SERIES:
         start, runs = time.perf_counter(), []
         for seed in range(arguments.seeds):
-            runs.append(measure(name, folder, seed, arguments.steps, arguments.draws))
+            how = arguments.steps, arguments.prior_weight, arguments.draws
+            runs.append(measure(name, folder, seed, *how))
         results += runs
         row = [name]
         for way in WAYS:
@@ -217,7 +221,10 @@ def main() -> None:
         mean.append(f"{parts[0]:.2f}, {parts[1]:.2f}")
     rows.append(mean)
     print(" | ".join(mean))
-    options = f"--seeds {arguments.seeds} --steps {arguments.steps} --draws {arguments.draws}"
+    options = (
+        f"--seeds {arguments.seeds} --steps {arguments.steps} "
+        f"--prior-weight {arguments.prior_weight} --draws {arguments.draws}"
+    )
     save("forecasts", f"python accuracy/forecasts.py {options}", results)
     header = ["series", "closed form", "response", f"{arguments.draws} drawn networks"]
     publish("docs/mathematics.md", "forecasts", table(header, rows))
