@@ -26,6 +26,7 @@ from torch import Tensor
 from spgru.checks import has_triton, is_readable, is_transformed
 from spgru.functional import paper
 from spgru.functional.precision import at_least_float32
+from spgru.functional.remainder import leaves_remainder
 from spgru.moments import Moments, Value
 
 __all__ = ["Rule", "sigmoid", "tanh"]
@@ -164,6 +165,7 @@ def _squash(x: Moments, is_tanh: bool) -> Moments:
     return squash_by_torch(x, is_tanh)
 
 
+@leaves_remainder
 @at_least_float32
 def sigmoid(x: Value, rule: Rule = "exact") -> Value:
     """Moments of sigmoid(X) for Gaussian X.
@@ -178,6 +180,7 @@ def sigmoid(x: Value, rule: Rule = "exact") -> Value:
     return _squash(x, is_tanh=False)
 
 
+@leaves_remainder
 @at_least_float32
 def tanh(x: Value, rule: Rule = "exact") -> Value:
     """Moments of tanh(X) = 2 sigmoid(2X) - 1 for Gaussian X. Within 2e-6; else as `sigmoid`."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.functional.activation import Rule
+from spgru.functional.remainder import leaves_remainder, note_remainder
 from spgru.moments import Moments, Value, promote
 
 __all__ = ["add", "dropout", "lerp", "matmul", "mean", "product", "square", "sum"]
@@ -41,6 +42,7 @@ def mean(x: Value, dim: Dim = None, keepdim: bool = False) -> Value:
     return Moments(average, torch.mean(x.var, dim, keepdim) / count)
 
 
+@leaves_remainder
 def product(a: Value, b: Value) -> Value:
     """Moments of A B for independent A and B. Exact."""
     a, b = promote(a, b)
@@ -50,6 +52,7 @@ def product(a: Value, b: Value) -> Value:
     return Moments(a.mean * b.mean, var)
 
 
+@leaves_remainder
 def square(x: Value) -> Value:
     """Moments of X^2 for Gaussian X. Exact."""
     if isinstance(x, Tensor):
@@ -68,9 +71,12 @@ def matmul(a: Value, b: Value) -> Value:
         return Moments(a @ b.mean, a**2 @ b.var)
     if isinstance(b, Tensor):
         return Moments(a.mean @ b, a.var @ b**2)
-    return Moments(a.mean @ b.mean, a.var @ (b.var + b.mean**2) + a.mean**2 @ b.var)
+    result = Moments(a.mean @ b.mean, a.var @ (b.var + b.mean**2) + a.mean**2 @ b.var)
+    note_remainder(result, a.var @ b.var)
+    return result
 
 
+@leaves_remainder
 def lerp(start: Value, end: Value, weight: Value, rule: Rule = "exact") -> Value:
     """Moments of (1 - Z) A + Z B, the state update, for independent A, B and Z. Exact.
 
@@ -112,4 +118,7 @@ def dropout(x: Value, p: float = 0.5, training: bool = True) -> Value:
         return x
     if p == 1:
         return Moments(x.mean * 0, x.var * 0)
-    return Moments(x.mean, (x.var + p * x.mean**2) / (1 - p))
+    result = Moments(x.mean, (x.var + p * x.mean**2) / (1 - p))
+    # The mask itself is noise, of which p x.mean^2 / (1 - p) is the first order.
+    note_remainder(result, p * x.var / (1 - p))
+    return result

@@ -35,6 +35,13 @@ class Tap(Protocol):
     def will_add(self, affine: Affine, sequences: int) -> None:
         """The results of a call are differentiated by what is summed up by `add_to`."""
 
+    def remainder(self, affine: Affine, sequences: int, outputs: int) -> Tensor:
+        """Where remainders (sequences, outputs) of a scan by this map are summed up."""
+
+    def scans(self) -> list[Any]:
+        """A list for all scans by this map; before they are differentiated one is asked to
+        `prepare` for all."""
+
     def rows(self, start: int) -> Tap:
         """For the map to outputs from `start` on."""
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.functional.precision import at_least_float32
+from spgru.functional.remainder import leaves_remainder
 from spgru.moments import Moments, Value
 
 __all__ = ["clamp", "leaky_relu", "relu"]
@@ -39,6 +40,7 @@ def _relu(x: Moments) -> tuple[Moments, Tensor]:
     return rectified, torch.where(bent, var * share, straight_var)
 
 
+@leaves_remainder
 @at_least_float32
 def relu(x: Value) -> Value:
     """Moments of max(X, 0) for Gaussian X. Exact.
@@ -54,6 +56,7 @@ def relu(x: Value) -> Value:
     return _relu(x)[0]
 
 
+@leaves_remainder
 @at_least_float32
 def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
     """Moments of max(X, 0) + a min(X, 0) = a X + (1 - a) max(X, 0) for Gaussian X. Exact.
@@ -74,6 +77,7 @@ def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
     return Moments(a * x.mean + (1 - a) * rectified.mean, var)
 
 
+@leaves_remainder
 @at_least_float32
 def clamp(x: Value, min: float | None = None, max: float | None = None) -> Value:
     """Moments of X kept above `min` or below `max`, for Gaussian X. Exact.

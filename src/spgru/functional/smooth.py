@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.functional.precision import at_least_float32
+from spgru.functional.remainder import leaves_remainder
 from spgru.moments import Moments, Value
 
 __all__ = ["elu", "exp", "gelu", "silu", "softplus"]
@@ -75,6 +76,7 @@ def _density(x: Tensor) -> Tensor:
     return torch.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
 
 
+@leaves_remainder
 def gelu(x: Value, approximate: str = "none") -> Value:
     """Moments of X Phi(X) for Gaussian X.
 
@@ -95,6 +97,7 @@ def gelu(x: Value, approximate: str = "none") -> Value:
     )
 
 
+@leaves_remainder
 def silu(x: Value) -> Value:
     """Moments of X sigmoid(X) for Gaussian X.
 
@@ -114,6 +117,7 @@ def silu(x: Value) -> Value:
     return _by_quadrature(x, F.silu, first, second)
 
 
+@leaves_remainder
 def softplus(x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
     """Moments of log(1 + exp(beta X)) / beta for Gaussian X.
 
@@ -132,6 +136,7 @@ def softplus(x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
     return Moments(scaled.mean / beta, scaled.var / beta**2)
 
 
+@leaves_remainder
 def elu(x: Value, alpha: float = 1.0) -> Value:
     """Moments of X for X > 0 and exp(X) - 1 below, for Gaussian X.
 
@@ -149,6 +154,7 @@ def elu(x: Value, alpha: float = 1.0) -> Value:
     )
 
 
+@leaves_remainder
 @at_least_float32
 def exp(x: Value) -> Value:
     """Moments of exp(X) for Gaussian X, which is log-normal. Exact.

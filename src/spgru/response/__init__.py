@@ -1,4 +1,4 @@
-"""`respond`: the variance to first order in every source, weights shared over time included."""
+"""`respond`: the variance by all sources, weights shared over time included."""
 
 from spgru.response.respond import respond
 

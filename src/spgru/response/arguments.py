@@ -108,18 +108,6 @@ class Outputs:
         found = iter(layout.gather(values, self.means))
         return self._rebuild(lambda moments: _like_data(moments.mean, next(found)))
 
-    def above(self, layout: Layout, values: Tensor) -> Tensor:
-        """By how much the closed form's variances exceed these (slots, sequences)."""
-        closed = torch.zeros_like(values)
-        for moments, sequence, slot in zip(
-            self._moments, layout.sequence, layout.slot, strict=True
-        ):
-            var = _data(moments.var)
-            closed = closed.index_put(
-                (slot, sequence), (var if self._create_graph else var.detach()).flatten()
-            )
-        return (closed - values).clamp(min=0)
-
     def with_variance(self, layout: Layout, parts: Mapping[str, Tensor]) -> Any:
         means = iter(self.means if self._create_graph else [mean.detach() for mean in self.means])
         if parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from spgru.response.contraction import (
     block_of,
     by_bias,
     by_entries,
+    by_remainder,
     by_weight,
     rows_of,
     to_sequences,
@@ -22,7 +23,10 @@ from spgru.response.contraction import (
 from spgru.response.sequences import Grouping, Layout, MixedError, find_sequences, group, project
 from spgru.response.tape import Noise, Tape, Use
 
-__all__ = ["Backward"]
+__all__ = ["HIGHER_ORDER", "Backward"]
+
+HIGHER_ORDER = "higher order"
+"""The part of what no source causes alone."""
 
 
 class _Alike(NamedTuple):
@@ -53,6 +57,8 @@ class _Places(NamedTuple):
     """of inputs and noises"""
     sums: Sequence[Tensor]
     """of gradients that were summed up"""
+    remainders: Mapping[tuple[str, str, int, int], Tensor]
+    """of scans, by their key"""
 
 
 class Backward:
@@ -74,8 +80,11 @@ class Backward:
         self._outputs = outputs
         self._reached = [k for k, output in enumerate(outputs) if output.requires_grad]
         self._targets: list[Tensor] = []
+        for scans in tape.scans.values():
+            scans[0].prepare()
         self._alike = [self._add_uses(uses) for uses in _sorted_uses(tape.uses)]
         sources = [*inputs, *(Source("noise", *noise) for noise in noises)]
+        sources += [Source(HIGHER_ORDER, *remainder) for remainder in tape.remainders]
         self._entries = [self._add_entries(alike) for alike in _sorted_sources(sources)]
 
     def _add(self, targets: Iterable[Tensor]) -> slice:
@@ -115,6 +124,7 @@ class Backward:
                 grads = [torch.cat(parts) for parts in zip(seeds, grads, strict=True)]
             for sums in self._tape.sums.values():
                 sums.by_weight = sums.by_bias = None
+            self._tape.scan_remainders.clear()
             gradients = self._differentiate(grads)
             skip = 0
             with torch.set_grad_enabled(self._tape.create_graph):
@@ -177,7 +187,12 @@ class Backward:
             if part.by_weight is not None:
                 found = project(part.by_weight[:, :skip].flatten(2))
             sums.append(find_sequences(found.transpose(0, 1), count))
-        return _Places(rows, entries, sums)
+        remainders = {
+            # Squares, whose roots are multiplied with the numbers of sequences as gradients are.
+            key: find_sequences(part[:, :skip].clamp(min=0).sqrt().T.unsqueeze(-1), count)
+            for key, part in self._tape.scan_remainders.items()
+        }
+        return _Places(rows, entries, sums, remainders)
 
     # -- variances ----------------------------------------------------------------------------
 
@@ -204,16 +219,21 @@ class Backward:
             )
             by_var = None if var is None else gradients[var]
             own.blocks.append(block_of(uses, gradients[mean], by_var, how, count))
-        for (key, sums), sequence in zip(self._tape.sums.items(), places.sums, strict=True):
-            own = found.setdefault(key[:3], Gradients(sums.affine, [], []))
+        for (name, sums), sequence in zip(self._tape.sums.items(), places.sums, strict=True):
+            own = found.setdefault(name[:3], Gradients(sums.affine, [], []))
             if sums.by_weight is not None and sums.by_bias is not None:
                 parts_of = (part[:, skip:] for part in (sums.by_weight, sums.by_bias))
                 own.sums.append(Summed(*(to_sequences(p, sequence, count) for p in parts_of)))
         for (weight, bias, start), own in found.items():
             if weight:
                 add(weight, by_weight(own, self._memory))
+                remainder = by_remainder(own)
+                if remainder is not None:
+                    add(HIGHER_ORDER, remainder)
             if bias:
                 add(bias, by_bias(weights[bias].var, start, own))
+        for key, part in self._tape.scan_remainders.items():
+            add(HIGHER_ORDER, to_sequences(part[:, skip:], places.remainders[key], count))
         for entries, sequence in zip(self._entries, places.entries, strict=True):
             part = _joined(gradients[entries.at])
             add(entries.name, by_entries(entries.var.flatten(), part, sequence, count))

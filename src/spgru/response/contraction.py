@@ -25,8 +25,8 @@ from spgru.response.sequences import Grouping
 from spgru.response.tape import Use
 
 __all__ = [
-    "Block", "Gradients", "Summed", "block_of", "by_bias", "by_entries", "by_weight", "rows_of",
-    "to_sequences",
+    "Block", "Gradients", "Summed", "block_of", "by_bias", "by_entries", "by_remainder",
+    "by_weight", "rows_of", "to_sequences",
 ]  # fmt: skip
 
 
@@ -217,6 +217,20 @@ def _summed(
         left, right = x[:, sequences, g].permute(1, 2, 0), grads.flatten(2).transpose(0, 1)
         total = torch.bmm(left, right) if total is None else torch.baddbmm(total, left, right)
     return None if total is None else total.view(*total.shape[:2], *shape)
+
+
+def by_remainder(gradients: Gradients) -> Tensor | None:
+    """(B, K): the variance that products of uncertain weights with uncertain inputs cause."""
+    affine = gradients.affine
+    parts = []
+    for block in gradients.blocks:
+        if affine is None or affine.weight_var is None or block.x_var is None:
+            continue
+        groups = block.by_mean.shape[-2]
+        var = affine.weight_var.reshape(groups, -1, affine.weight[0].numel())
+        own = torch.einsum("lbgi,goi->lbgo", block.x_var, var)
+        parts.append(torch.einsum("lbgo,lbkgo->bk", own, block.by_mean.square()))
+    return torch.stack(parts).sum(0) if parts else None
 
 
 def by_bias(var: Tensor, start: int, gradients: Gradients) -> Tensor:

@@ -1,4 +1,4 @@
-"""`respond`: the variance to first order in every independent source."""
+"""`respond`: the variance by all independent sources, each followed through the whole module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def respond(
     module: nn.Module,
     *inputs: Any,
     sources: bool = False,
-    at_least_closed: bool = False,
     batch_dim: int | None = None,
     create_graph: bool = False,
     memory: int = 2**28,
@@ -34,14 +33,15 @@ def respond(
 ) -> Any:
     """What `module(*inputs, **options)` gives, its variance by linear response.
 
-    To first order in every independent source s (each weight once, whatever the number of steps it
-    acts at; each uncertain input; each noise that the module adds)
+    With s every independent source (each weight once, whatever the number of steps it acts at; each
+    uncertain input; each noise that the module adds; and, as a source of its own, what the first
+    order of every single operation leaves of the variance of its result, "higher order")
 
         Var y = sum over s of var(s) (d E[y] / d mean(s))^2
 
     where E[y] is the closed-form mean. Covariance between units, weights shared over time and
-    predictions that are read back all count; products of two uncertain things do not. There is
-    nothing to fit and nothing is drawn. Exact for a network that is linear in its sources.
+    predictions that are read back all count. There is nothing to fit and nothing is drawn. Exact
+    for a network that is linear in its sources.
 
         y = spgru.respond(forecaster, x)
         y, parts = spgru.respond(forecaster, x, sources=True)
@@ -59,10 +59,7 @@ def respond(
         module: a layer of ours, or any module built from them; Gaussian weights, `rule="exact"`
         inputs: what it is called with; `Moments` among them are uncertain
         sources: also return the parts of the variance by source: names of weights, "input" (or
-            "input 0", "input 1", ...), "noise"; each laid out as the output
-        at_least_closed: raise the variance to that of the closed form where it is below it. Both
-            leave out what is mostly positive: the response all that is not of first order, the
-            closed form all covariance. The difference is the part "higher order"
+            "input 0", "input 1", ...), "noise", "higher order"; each laid out as the output
         batch_dim: the dimension of the outputs along which they are independent sequences; None to
             find out
         create_graph: make the variance differentiable; slower, and takes the memory of all outputs
@@ -89,8 +86,6 @@ def respond(
             sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
             backward = Backward(tape, given.sources, noises, result.means, memory)
             layout, parts = backward.variances(result.layouts(sizes, first))
-    if at_least_closed and parts:
-        parts["higher order"] = result.above(layout, torch.stack(list(parts.values())).sum(0))
     split = {name: result.filled(layout, part) for name, part in parts.items()}
     y = result.with_variance(layout, parts)
     return (y, split) if sources else y

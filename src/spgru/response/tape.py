@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from spgru.functional.linear import Affine
 from spgru.functional.products import Matrix
+from spgru.functional.remainder import Remainder, noting_remainders
 from spgru.functional.tapped import tapped_product
 from spgru.modes import Responding, WeightMode, enter_weights
 from spgru.moments import Moments, observing, unobserved
@@ -80,6 +81,17 @@ class WeightTap:
             sums.by_bias = affine.weight.new_zeros(shape[:-1])
         return sums.by_weight, sums.by_bias
 
+    def remainder(self, affine: Affine, sequences: int, outputs: int) -> Tensor:
+        key = self.weight, self.bias, self.start, sequences
+        found = self.tape.scan_remainders.get(key)
+        if found is None:
+            found = affine.weight.new_zeros(sequences, outputs)
+            self.tape.scan_remainders[key] = found
+        return found
+
+    def scans(self) -> list[Any]:
+        return self.tape.scans.setdefault((self.weight, self.bias, self.start), [])
+
     def rows(self, start: int) -> WeightTap:
         return WeightTap(self.tape, self.weight, self.bias, self.start + start)
 
@@ -132,6 +144,11 @@ class Tape:
         self.uses: list[Use] = []
         self.sums: dict[tuple[str, str, int, int], Sums] = {}
         """by weight, bias, first row of the weight, and sequences"""
+        self.scans: dict[tuple[str, str, int], list[Any]] = {}
+        self.scan_remainders: dict[tuple[str, str, int, int], Tensor] = {}
+        """(sequences, K) each, of the last backward pass; keys as of `sums`"""
+        self.remainders: list[Remainder] = []
+        """of all operations but products with weights, and those of scans by kernels"""
         self.weights: dict[str, Moments] = {}
         """by their dotted names"""
         self.notes = _Notes()
@@ -145,12 +162,21 @@ class Tape:
         """Let go of the graph, which refers back to this object where Python cannot see it."""
         self.uses.clear()
         self.sums.clear()
+        for scans in self.scans.values():
+            scans.clear()
+        self.scan_remainders.clear()
+        self.remainders.clear()
         self.notes = _Notes()
 
     @contextmanager
     def first_pass(self) -> Iterator[None]:
-        with self._responding(lambda moments: moments, self._tap), observing(_First(self.notes)):
+        with (
+            self._responding(lambda moments: moments, self._tap),
+            observing(_First(self.notes)),
+            noting_remainders(self.create_graph) as found,
+        ):
             yield
+        self.remainders += found
 
     @contextmanager
     def second_pass(self, noises: list[Noise]) -> Iterator[None]:

@@ -8,13 +8,13 @@ Gradients of K outputs come as a batch (`torch.func.vmap` of `torch.autograd.gra
 a step is linear in what comes in, and its coefficients depend on what was computed forward alone.
 So they are computed once, for all steps by two calls of the kernel of a step (four for an LSTM),
 each with a gradient of 1 in one place; the K gradients then cost a multiplication and an addition
-for each coefficient, and the products with W.
+for each coefficient, and the products with W. What first order leaves of the variance is a form of
+the same gradients (`remainders`), whose coefficients are computed once for all scans by one map.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,12 @@ from torch import Tensor
 from spgru.functional.tapped import rows_of_batch
 from spgru.moments import Moments
 from spgru.recurrent.kernels.interface import Inputs, Setting, copied
+from spgru.recurrent.kernels.remainders import (
+    Coefficients,
+    Values,
+    evaluate_forms,
+    remainder_forms,
+)
 from spgru.recurrent.kernels.scan import _History, _run
 from spgru.recurrent.kernels.steps import Steps
 
@@ -53,7 +59,7 @@ class _TappedScan(torch.autograd.Function):
     def forward(ctx: Any, setting: Setting, *tensors: Any) -> Any:
         a, steps = Inputs(*tensors[2:]), setting.steps
         history = _run(setting, a, keep=True)
-        ctx.linear = _Linear(setting, a, history)
+        ctx.linear = _Linear(setting, a, history, has_probes=tensors[0] is not None)
         outputs = [copied(steps.after(part), part) for part in history[:2]]
         finals = [copied(steps.final_of(part), part) for part in history[2:4] if part is not None]
         before = [steps.before(part).detach() for part in history[:2]]
@@ -75,24 +81,18 @@ class _TappedScan(torch.autograd.Function):
         return None, *found[:2], *x_grads, *no_weights, *states, *padding
 
 
-class _Coefficients(NamedTuple):
-    """What a step gives for a gradient of 1 in one place, which the first dimension counts."""
-
-    x_mean: Tensor
-    """(places, rows, gates H), rows in the order of steps"""
-    x_var: Tensor
-    p_mean: Tensor
-    p_var: Tensor
-    carried_mean: Tensor
-    """(places, rows, H)"""
-    carried_var: Tensor
-
-
 class _Linear:
     """The adjoint of a scan."""
 
-    def __init__(self, setting: Setting, a: Inputs, history: _History) -> None:
-        self.setting, self.a, self.history = setting, a, history
+    def __init__(self, setting: Setting, a: Inputs, history: _History, has_probes: bool) -> None:
+        self.setting, self.a, self.history, self.has_probes = setting, a, history, has_probes
+        self.coefficients: Coefficients
+        self.forms: Tensor
+        """see `remainder_forms`; (pairs, rows, H), rows in the order of steps"""
+        tap = setting.cell.hidden.tap
+        assert tap is not None
+        self._alike: list[_Linear] = tap.scans()
+        self._alike.append(self)
 
     def backward(
         self, needs_x_var: bool, out_mean: Tensor, out_var: Tensor, *by_cell: Tensor
@@ -135,6 +135,7 @@ class _Linear:
             weight=a.weight, weight_moments=a.weight_moments, slope=hidden.second_moment_slope(),
             out=(out_mean, out_var), states=states, x_grads=x_grads,
             sums=hidden.tap.add_to(hidden, steps.sequences, batch),
+            forms=self.forms, remainder=hidden.tap.remainder(hidden, steps.sequences, batch),
         )  # fmt: skip
         return [*x_grads, *states]
 
@@ -163,11 +164,15 @@ class _Linear:
         starts, by_time = _starts(steps.sizes), _starts(steps.batch_sizes)
         h_mean = steps.before(self.history.h_mean)
         by_mean, by_var, *cells = states
+        hidden = self.setting.cell.hidden
+        assert hidden.tap is not None
+        remainder = hidden.tap.remainder(hidden, steps.sequences, batch)
         for k in reversed(range(last + 1)):
             t, n, at = steps.times[k], steps.sizes[k], slice(starts[k], starts[k + 1])
             by_mean[:n] += out_means[t]
             by_var[:n] += out_vars[t]
             incoming = [part[:n] for part in states]
+            remainder[:n] += evaluate_forms(self.forms[:, at], incoming)
             p_mean, p_var = (part[at] for part in grads[:2])
             _combine(p_mean, incoming, c.p_mean[:, at])
             _combine(p_var, incoming, c.p_var[:, at])
@@ -185,40 +190,68 @@ class _Linear:
             for old, new in zip(cells or states, carried, strict=True):
                 old[:n] = new if cells else old[:n] + new
 
-    @cached_property
-    def coefficients(self) -> _Coefficients:
-        setting, a, history, steps = self.setting, self.a, self.history, self.setting.steps
-        size = a.h_mean.shape[-1]
-        x_mean, x_var = (_in_order_of_steps(steps, part) for part in (a.x_mean, a.x_var))
-        p_mean, p_var = torch.cat(history.p_mean), torch.cat(history.p_var)
+    def prepare(self) -> None:
+        """Compute `coefficients` and `forms`, for all scans by this map at once.
+
+        What reads itself back has a scan for every step, and a call costs as much as a small step.
+        """
+        setting = self.setting
+        parts = [scan._values() for scan in self._alike]
+        joined: list[Any] = [
+            None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True)
+        ]
+        coefficients = _coefficients(setting, self.a, *joined)
+        if self.a.bias is not None and self.a.bias_var is not None:
+            joined[2:4] = joined[2] + self.a.bias, joined[3] + self.a.bias_var
+        values, weight_var = Values(*joined), setting.cell.hidden.weight_var
+        assert weight_var is not None
+        # Who is told of every use by probes knows the remainder of the products.
+        product_var = None if self.has_probes else values.h_var @ weight_var.T
+        forms = remainder_forms(setting.cell.name, values, coefficients, product_var)
+        rows = [len(part[0]) for part in parts]
+        split = [part.split(rows, 1) for part in (*coefficients, forms)]
+        for scan, own in zip(self._alike, zip(*split, strict=True), strict=True):
+            scan.coefficients, scan.forms = Coefficients._make(own[:-1]), own[-1]
+
+    def _values(self) -> list[Any]:
+        """Products with x and h, states before the step; rows in the order of steps."""
+        a, history, steps = self.a, self.history, self.setting.steps
+        x = [_in_order_of_steps(steps, part) for part in (a.x_mean, a.x_var)]
+        p = [torch.cat(part) for part in (history.p_mean, history.p_var)]
         states = [None if part is None else steps.before(part) for part in history[:4]]
-        h_mean, h_var, c_mean, c_var = states
-        assert h_mean is not None
-        zeros, ones = torch.zeros_like(h_mean), torch.ones_like(h_mean)
-        no_moments = h_mean.new_zeros(*h_mean.shape[:-1], 2 * size)
-        places = 4 if setting.kernels.has_cell else 2
-        is_shared = setting.kernels.one_gradient
-        x_grads = [x_mean.new_empty(places, *x_mean.shape) for _ in range(2)]
-        p_grads = x_grads
-        if not is_shared:
-            p_grads = [x_mean.new_empty(places, *x_mean.shape) for _ in range(2)]
-        carried = [h_mean.new_zeros(places, *h_mean.shape) for _ in range(2)]
-        for place in range(places):
-            if place >= 2:  # gradients of a cell come in where that of the step before is put
-                carried[place - 2][place] = 1
-            setting.kernels.backward(
-                x_mean=x_mean, x_var=x_var, p_mean=p_mean, p_var=p_var,
-                bias=a.bias, bias_var=a.bias_var, h_mean=h_mean, h_var=h_var,
-                c_mean=c_mean, c_var=c_var, new_mean=zeros,
-                out_mean=ones if place == 0 else zeros, out_var=ones if place == 1 else zeros,
-                by_operand_mean=zeros, by_operand_moments=no_moments,
-                x_mean_grad=x_grads[0][place], x_var_grad=x_grads[1][place],
-                p_mean_grad=None if is_shared else p_grads[0][place],
-                p_var_grad=None if is_shared else p_grads[1][place],
-                carried_mean=carried[0][place], carried_var=carried[1][place],
-                rows=h_mean.numel() // size, size=size,
-            )  # fmt: skip
-        return _Coefficients(*x_grads, *p_grads, *carried)
+        return [*x, *p, *states]
+
+
+def _coefficients(
+    setting: Setting, a: Inputs, x_mean: Tensor, x_var: Tensor, p_mean: Tensor, p_var: Tensor,
+    h_mean: Tensor, h_var: Tensor, c_mean: Tensor | None, c_var: Tensor | None,
+) -> Coefficients:  # fmt: skip
+    size = a.h_mean.shape[-1]
+    zeros, ones = torch.zeros_like(h_mean), torch.ones_like(h_mean)
+    no_moments = h_mean.new_zeros(*h_mean.shape[:-1], 2 * size)
+    places = 4 if setting.kernels.has_cell else 2
+    is_shared = setting.kernels.one_gradient
+    x_grads = [x_mean.new_empty(places, *x_mean.shape) for _ in range(2)]
+    p_grads = x_grads
+    if not is_shared:
+        p_grads = [x_mean.new_empty(places, *x_mean.shape) for _ in range(2)]
+    carried = [h_mean.new_zeros(places, *h_mean.shape) for _ in range(2)]
+    for place in range(places):
+        if place >= 2:  # gradients of a cell come in where that of the step before is put
+            carried[place - 2][place] = 1
+        setting.kernels.backward(
+            x_mean=x_mean, x_var=x_var, p_mean=p_mean, p_var=p_var,
+            bias=a.bias, bias_var=a.bias_var, h_mean=h_mean, h_var=h_var,
+            c_mean=c_mean, c_var=c_var, new_mean=zeros,
+            out_mean=ones if place == 0 else zeros, out_var=ones if place == 1 else zeros,
+            by_operand_mean=zeros, by_operand_moments=no_moments,
+            x_mean_grad=x_grads[0][place], x_var_grad=x_grads[1][place],
+            p_mean_grad=None if is_shared else p_grads[0][place],
+            p_var_grad=None if is_shared else p_grads[1][place],
+            carried_mean=carried[0][place], carried_var=carried[1][place],
+            rows=h_mean.numel() // size, size=size,
+        )  # fmt: skip
+    return Coefficients(*x_grads, *p_grads, *carried)
 
 
 def _combine(result: Tensor, incoming: list[Tensor], coefficients: Tensor) -> None:

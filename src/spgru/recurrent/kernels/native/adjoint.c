@@ -81,16 +81,33 @@ static inline void add_products(long steps, long outputs, long width, long size,
         }
 }
 
+/* the form of the remainders for one row, c one set of units for each pair of columns */
+static inline float form(long columns, long size, const float *restrict c, long pair_size,
+                         const float *const *incoming) {
+    float rest = 0.0f;
+    lanes sums = {0.0f};
+    for (long a = 0; a < columns; a++)
+        for (long b = a; b < columns; b++, c += pair_size) {
+            const float *restrict x = incoming[a], *restrict y = incoming[b];
+            long j = 0;
+            for (; j + LANES <= size; j += LANES) sums += load(c + j) * load(x + j) * load(y + j);
+            for (; j < size; j++) rest += c[j] * x[j] * y[j];
+        }
+    return total(sums) + rest;
+}
+
 /* Rows of coefficients and h lie in the order of steps, those of out and x gradients in the order of
    time: step k starts at starts[k] and times[k]. by_mean, by_var, cell_mean and cell_var (sequences,
    outputs, size) are the gradients that come in after the last step, then those of the initial state.
    x_mean and x_var (rows, outputs, gates size) are filled, x_var may be NULL. To by_weight (sequences,
-   outputs, gates size, size) and by_bias are added the gradients by weight and bias. scratch holds
+   outputs, gates size, size) and by_bias are added the gradients by weight and bias, to remainder
+   (sequences, outputs) the forms (pairs of columns, rows, size) of the gradients. scratch holds
    outputs (2 HELD gates + 3) size + HELD gates size^2 numbers for each sequence. */
 void many_adjoints(in x_mean_c, in x_var_c, in p_mean_c, in p_var_c, in carried_mean_c,
                    in carried_var_c, in h_mean, in h_var, in weight, in weight_moments, in slope,
                    in out_mean, in out_var, out by_mean, out by_var, out cell_mean, out cell_var,
-                   out x_mean, out x_var, out by_weight, out by_bias, out scratch,
+                   out x_mean, out x_var, out by_weight, out by_bias, in forms, out remainder,
+                   out scratch,
                    const long *starts, const long *times, const long *sizes, long steps, long rows,
                    long sequences, long outputs, long size, long gates, long columns, long threads) {
     long width = gates * size, all = rows * width;
@@ -115,6 +132,8 @@ void many_adjoints(in x_mean_c, in x_var_c, in p_mean_c, in p_var_c, in carried_
                 }
                 const float *incoming[4] = {m, v, cell_mean ? cell_mean + state : NULL,
                                             cell_var ? cell_var + state : NULL};
+                remainder[b * outputs + o]
+                    += form(columns, size, forms + row * size, rows * size, incoming);
                 long to = o * width, to_x = (time * outputs + o) * width;
                 for (long g = 0; g < width; g += size) {
                     long from = at + g;

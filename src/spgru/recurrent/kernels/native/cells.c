@@ -252,6 +252,17 @@ static inline void update(int n, long flat, long pair, long size, const float *z
     }
 }
 
+/* Sigmoids of all entries: value is centred, sigmoid - 1/2. */
+void sigmoids(in mean, in var, out value, out value_var, long rows, long size, long threads) {
+    long count = rows * size, tasks = (count + BLOCK - 1) / BLOCK;
+    _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1)")
+    for (long task = 0; task < tasks; task++) {
+        long first = task * BLOCK;
+        int n = (int)(count - first < BLOCK ? count - first : BLOCK);
+        logistic(n, mean + first, var + first, value + first, value_var + first);
+    }
+}
+
 void gru_forward(FORWARD) {
     FOR_BLOCKS(3)
         block m, v, r, rv, z, zv, c, cv, pc, pcv;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spgru.recurrent.kernels.interface import CellKernels
 from spgru.recurrent.kernels.native.functions import Function
 
-__all__ = ["KERNELS", "RESET_BEFORE"]
+__all__ = ["KERNELS", "RESET_BEFORE", "SIGMOIDS"]
 
 _GATES = ("x_mean", "x_var", "p_mean", "p_var", "bias", "bias_var", "x_mean_grad", "x_var_grad",
           "p_mean_grad", "p_var_grad")  # fmt: skip
@@ -17,6 +17,9 @@ def _kernels(name: str, gates: int, has_cell: bool, one_gradient: bool) -> CellK
     forward, backward = (Function(f"{name}_{way}", widths) for way in ("forward", "backward"))
     return CellKernels(forward, backward, has_cell, one_gradient)
 
+
+SIGMOIDS = Function("sigmoids", {})
+"""of any tensors"""
 
 KERNELS = {
     "gru": _kernels("gru", 3, has_cell=False, one_gradient=False),

@@ -50,6 +50,7 @@ def _signature(pointers: str, numbers: str = _WITH_THREADS) -> Signature:
 
 
 SIGNATURES = {
+    "sigmoids": _signature("mean var value value_var"),
     "gru_forward": _signature(_FORWARD),
     "gru_backward": _signature(f"{_STEP} {_NO_CELL} {_INCOMING} {_X_GRADS} {_P_GRADS} {_CARRIED}"),
     "lstm_forward": _signature(f"{_STEP} {_CELL} {_NEW} {_NEW_CELL} operand_moments"),
@@ -79,7 +80,7 @@ SIGNATURES = {
     "many_adjoints": _signature(
         "x_mean_c x_var_c p_mean_c p_var_c carried_mean_c carried_var_c h_mean h_var weight "
         "weight_moments slope out_mean out_var by_mean by_var cell_mean? cell_var? x_mean x_var? "
-        "by_weight by_bias scratch starts times sizes",
+        "by_weight by_bias forms remainder scratch starts times sizes",
         "steps rows sequences outputs size gates columns threads",
     ),
 }
@@ -162,7 +163,7 @@ class Function:
 def many_adjoints(
     steps: Any, last: int, *, coefficients: Any, h_mean: Tensor, h_var: Tensor, weight: Tensor,
     weight_moments: Tensor, slope: Tensor, out: tuple[Tensor, Tensor], states: list[Tensor],
-    x_grads: list[Tensor], sums: tuple[Tensor, Tensor],
+    x_grads: list[Tensor], sums: tuple[Tensor, Tensor], forms: Tensor, remainder: Tensor,
 ) -> None:  # fmt: skip
     """Gradients of K outputs from step `last` to the first; see `spgru.recurrent.kernels.tapped`.
 
@@ -174,6 +175,8 @@ def many_adjoints(
         x_grads: (rows, K, gates H) each, filled: of x in the order of time, by its mean, or by its
             mean and variance
         sums: gradients by the weight (B, K, gates H, H) and its bias, to which those are added
+        forms: (pairs, rows, H), see `spgru.recurrent.kernels.remainders`
+        remainder: (B, K), to which theirs is added
     """
     outputs, size = states[0].shape[1:]
     rows, sequences, width = len(h_mean), len(states[0]), weight.shape[0]
@@ -182,7 +185,8 @@ def many_adjoints(
     changed = [*states, *[None] * (4 - len(states)), *x_grads, *[None] * (2 - len(x_grads)), *sums]
     room = outputs * (2 * _HELD * width + 3 * size) + _HELD * width * size
     scratch = h_mean.new_empty(sequences * room)
-    tensors = [*(part.contiguous() for part in fixed), *changed, scratch]
+    tensors = [*(part.contiguous() for part in fixed), *changed, forms.contiguous(), remainder]
+    tensors.append(scratch)
     for part in tensors:
         if part is not None and not (
             part.dtype is torch.float32 and part.is_cpu and part.is_contiguous()
