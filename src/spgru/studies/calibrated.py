@@ -21,7 +21,10 @@ from spgru.studies.scales import Scale
 from spgru.training import Loaded
 from spgru.training.calibration import calibrate_as_trained
 
-__all__ = ["EXPLANATION", "FILE", "OWN", "Calibrated", "calibrate_copy", "part_calibration"]
+__all__ = [
+    "EXPLANATION", "FILE", "OWN", "PICTURED", "Calibrated", "calibrate_copy",
+    "take_out_calibration",
+]  # fmt: skip
 
 FILE = "calibration.safetensors"
 """Name of a calibration in the folder of a run."""
@@ -32,7 +35,8 @@ EXPLANATION = (
     "Calibrated: after `spgru.calibrate`, on other sequences, of the kind that the network was "
     "trained on; the table of networks at the end says in which form."
 )
-"""For reports."""
+PICTURED = "; uncertainty calibrated"
+"""Both for reports; the second ends the caption of a picture."""
 
 
 class Calibrated(NamedTuple):
@@ -43,8 +47,8 @@ class Calibrated(NamedTuple):
     """what the fit chose, "plain" if nothing was better, or `OWN`"""
 
 
-def part_calibration(model: nn.Module) -> Calibrated | None:
-    """Take the calibration that a network came with out of it: a copy keeps it; None if none."""
+def take_out_calibration(model: nn.Module) -> Calibrated | None:
+    """Make a network plain that came with a calibration; the copy that keeps it, None if none."""
     if not isinstance(model, VideoModel) or not is_calibrated(model):
         return None
     found = Calibrated(copy.deepcopy(model), OWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spgru.reporting.markdown import count, figure, number, table, yes_no
 from spgru.reporting.tables import Row
+from spgru.studies.calibrated import PICTURED
 from spgru.studies.controlled_audit import audit_finding, audit_sections
 from spgru.studies.guesses import least_error
 from spgru.studies.statistics import growth, mean, mean_and_range, rises
@@ -38,7 +39,7 @@ def conclude(results: Tables) -> Conclusion:
     curves = results["curves"]
     models, kinds = _ordered(curves, "model"), _ordered(curves, "kind")
     # In results of earlier versions nothing is calibrated.
-    note = "; uncertainty calibrated" if any(row.get("calibrated") for row in curves) else ""
+    note = PICTURED if any(row.get("calibrated") for row in curves) else ""
     return Conclusion(
         introduction=(
             "One digit on one straight path is all that the networks were trained on. Each number "

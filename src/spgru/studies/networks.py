@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spgru.models import VideoModel
-from spgru.studies.calibrated import FILE, Calibrated, calibrate_copy, part_calibration
+from spgru.studies.calibrated import FILE, Calibrated, calibrate_copy, take_out_calibration
 from spgru.studies.runs import CONFIGS, Member, StudyConfig
 from spgru.training import Loaded, TrainConfig, load_config, load_model, train
 from spgru.training.config import stored_form
@@ -50,7 +50,7 @@ class Networks:
             found = load_model(source)
             found.model.to(self.config.torch_device)
             self._loaded[source] = found
-            own = part_calibration(found.model)
+            own = take_out_calibration(found.model)
             if own is not None:
                 self._calibrated[source] = own
         return self._loaded[source]

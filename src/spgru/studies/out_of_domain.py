@@ -12,7 +12,7 @@ from spgru.reporting.markdown import figure, number, table, yes_no
 from spgru.reporting.pictures import Tile, new_figure, save_frames
 from spgru.reporting.tables import Row
 from spgru.studies.animation import Clip, save_animation
-from spgru.studies.calibrated import EXPLANATION
+from spgru.studies.calibrated import EXPLANATION, PICTURED
 from spgru.studies.networks import Networks
 from spgru.studies.prediction import Measured, compare
 from spgru.studies.runs import Member, StudyConfig, members
@@ -167,7 +167,7 @@ def _conclude(results: Tables) -> Conclusion:
     rows = results["domains"]
     # Results of earlier versions have no such column.
     is_calibrated = all("calibrated" in row for row in rows)
-    note = "; uncertainty calibrated" if is_calibrated else ""
+    note = PICTURED if is_calibrated else ""
     lines = []
     for row in rows:
         if row["digits"] == FAMILIAR:

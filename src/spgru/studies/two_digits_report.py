@@ -7,7 +7,7 @@ from pathlib import Path
 from spgru.reporting.markdown import figure, number, table, yes_no
 from spgru.reporting.pictures import Line, Panel, save_panels
 from spgru.reporting.tables import Row
-from spgru.studies.calibrated import EXPLANATION
+from spgru.studies.calibrated import EXPLANATION, PICTURED
 from spgru.studies.published import PAPER, VideoScore, nats_table, video_table
 from spgru.studies.statistics import growth, rises
 from spgru.studies.study import Conclusion, Tables
@@ -152,7 +152,7 @@ def conclude(results: Tables) -> Conclusion:
     frames = results["audit_by_distance"]
     audited = ["model", "distance", "closed", "calibrated", "true", "ratio", "calibrated_ratio"]
     is_calibrated = _has(frames, "calibrated")
-    note = "; uncertainty calibrated" if is_calibrated else ""
+    note = PICTURED if is_calibrated else ""
     if not is_calibrated:
         audited = [name for name in audited if "calibrated" not in name]
     pictures = [
