@@ -110,14 +110,14 @@ def draw(results: Tables, folder: Path) -> None:
 
 
 def _calibrated(row: Row, frames: list[Row]) -> str:
-    """ "; calibrated 1.01 ± 0.02, by frame 0.9 to 1.1", where it was measured."""
+    """ ", calibrated 1.01 ± 0.02, by frame 0.9 to 1.1", where it was measured."""
     if row.get("calibrated_ratio") is None:
         return ""
     ratios = [frame["calibrated_ratio"] for frame in frames if frame["model"] == row["model"]]
     return (
         f", calibrated {number(row['calibrated_ratio'])} ± "
-        f"{number(row['calibrated_ratio_error'], 1)} (by frame {number(min(ratios))} to "
-        f"{number(max(ratios))})"
+        f"{number(row['calibrated_ratio_error'], 1)}, by frame {number(min(ratios))} to "
+        f"{number(max(ratios))}"
     )
 
 
