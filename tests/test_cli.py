@@ -372,6 +372,8 @@ TINY_STUDY = (
     "--set=controlled_sp_gru.mean_steps=1", "--set=batch_size=2",
     "--set=model.hidden_size=4", "--set=schedule.warmup=1", "--set=scale.sequences=2",
     "--set=scale.draws=2", "--set=scale.audit_draws=2", "--set=scale.audit_sequences=1",
+    "--set=scale.calibration_sequences=4", "--set=scale.calibration_draws=2",
+    "--set=scale.calibration_steps=1",
 )  # fmt: skip
 
 

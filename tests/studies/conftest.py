@@ -23,6 +23,9 @@ TINY = dataclasses.replace(
     audit_sequences=1,
     audit_draws=2,
     test_sequences=3,
+    calibration_sequences=4,
+    calibration_draws=3,
+    calibration_steps=1,
     timed=1,
     timed_draws=2,
 )

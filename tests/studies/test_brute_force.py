@@ -5,6 +5,7 @@ import torch
 
 from spgru.models import ModelConfig, Predictor
 from spgru.nn.contexts import sampling
+from spgru.nn.output_scale import Scale
 from spgru.studies.brute_force import brute_force
 
 SIZE = {"height": 6, "width": 6}
@@ -31,6 +32,25 @@ def test_against_all_draws_kept() -> None:
     per_network = squares.reshape(draws, 3, 2, 4).mean((1, 3))
     torch.testing.assert_close(found.true_error, per_network.std(0) / draws**0.5)
     torch.testing.assert_close(found.ratio_error / found.ratio, found.true_error / found.true)
+    torch.testing.assert_close(found.calibrated_by_frame, found.closed_by_frame)
+    per_frame = squares.reshape(draws, 3, 2, 4).mean(3)
+    torch.testing.assert_close(found.true_error_by_frame, per_frame.std(0) / draws**0.5)
+
+
+def test_before_and_after_calibration() -> None:
+    model = Predictor(ModelConfig(hidden_size=8, weight_std=0.1, **SIZE))
+    seen, factor = torch.rand(3, 2, 4, 6, 6), torch.tensor([2.0, 3.0, 4.0])
+    before = brute_force(model, seen, draws=4)
+    model.pixel_scale.set_(Scale(factor))
+    found = brute_force(model, seen, draws=4)
+    for name in ("closed_by_frame", "true_by_frame", "true_error", "ratio", "ratio_error"):
+        assert torch.equal(getattr(found, name), getattr(before, name))
+    expected = before.closed_by_frame * factor[:, None]
+    torch.testing.assert_close(found.calibrated_by_frame, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.calibrated, expected.mean(0), rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.calibrated_ratio, found.calibrated / before.true)
+    relative = found.calibrated_ratio_error / found.calibrated_ratio
+    torch.testing.assert_close(relative, found.true_error / found.true)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -20,10 +20,15 @@ FOUND = {
     2: measured([1.0, 2.0, 3.0], 10.0),
     3: measured([4.0, 2.5, 5.5], 15.0),
 }
+AFTER = {
+    1: measured([5.0, 15.0, 10.0], 5.0),
+    2: measured([10.0, 20.0, 30.0], 10.0),
+    3: measured([100.0, 40.0, 160.0], 15.0),
+}
 
 
 def test_beside_the_familiar_number() -> None:
-    one, two, three = summarise(FOUND)
+    one, two, three = summarise(FOUND, AFTER)
     assert (two["ratio"], two["ratio_per_ink"], two["auroc"]) == (1, 1, None)
     assert three["ratio"] == pytest.approx(2)
     assert three["ratio_per_ink"] == pytest.approx(2 / 1.5)
@@ -35,6 +40,16 @@ def test_beside_the_familiar_number() -> None:
     assert three["nats"] == pytest.approx(12)
 
 
+def test_beside_the_familiar_number_after_calibration() -> None:
+    one, two, three = summarise(FOUND, AFTER)
+    assert [row["calibrated"] for row in (one, two, three)] == pytest.approx([10, 20, 100])
+    assert (two["calibrated_ratio"], two["calibrated_auroc"]) == (1, None)
+    assert three["calibrated_ratio"] == pytest.approx(5)
+    expected = 5 * math.sqrt(60**2 / 3 / 100**2 + 10**2 / 3 / 20**2)
+    assert three["calibrated_ratio_error"] == pytest.approx(expected)
+    assert (one["calibrated_auroc"], three["calibrated_auroc"]) == pytest.approx((1.5 / 9, 1))
+
+
 def test_histogram_is_that_of_numpy() -> None:
     values = torch.rand(100, dtype=torch.float64)
     edges = torch.linspace(values.min().item(), values.max().item(), 8, dtype=torch.float64)
@@ -43,9 +58,19 @@ def test_histogram_is_that_of_numpy() -> None:
 
 
 def test_the_report_says_yes_and_no() -> None:
-    rows = [{"model": "SP-GRU", **row} for row in summarise(FOUND)]
+    rows = [{"model": "SP-GRU", **row} for row in summarise(FOUND, AFTER)]
     text = STUDY.conclude({"domains": rows, "histogram": []}).to_markdown()
     assert "SP-GRU, three digits: at least 1.5 times the variance: yes; still higher" in text
+    after = "SP-GRU, three digits, calibrated: 5 ± 2.3 times the variance of two digits; AUROC 1."
+    assert after in text
     rows[2] |= {"ratio": 1.2, "ratio_per_ink": 0.9}
     text = STUDY.conclude({"domains": rows, "histogram": []}).to_markdown()
     assert "at least 1.5 times the variance: no; still higher per predicted brightness: no." in text
+
+
+def test_results_of_earlier_versions_have_no_calibration() -> None:
+    rows = [{"model": "SP-GRU", **row} for row in summarise(FOUND, AFTER)]
+    old = [{k: v for k, v in row.items() if "calibrated" not in k} for row in rows]
+    text = STUDY.conclude({"domains": old, "histogram": []}).to_markdown()
+    assert "SP-GRU, three digits: 2 ± " in text
+    assert "alibrated" not in text

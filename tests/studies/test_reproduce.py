@@ -66,6 +66,12 @@ def test_a_study(tiny, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     settings = tiny(seeds=(0,))
     report = run(name, settings)
     check_folder(report.parent)
+    trained = read_results(report.parent)["trained"]
+    if STUDIES[name].calibrates:
+        ours = {member for member in trained if "mc_lstm" not in member}
+        assert {k for k, origin in trained.items() if origin["calibration"] != "none"} == ours
+    else:
+        assert all("calibration" not in origin for origin in trained.values())
     # From the numbers alone the very same report comes again.
     text = report.read_text()
     report.unlink()

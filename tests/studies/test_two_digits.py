@@ -78,7 +78,12 @@ def test_what_networks_are_scored_on(tiny, official: Path, tmp_path: Path) -> No
         assert torch.equal(torch.cat(list(batches), 1), torch.tensor(np.load(official)) / 255)
 
 
-def made_up(nats: float, variances: list[float], more: dict[str, Any] | None = None) -> str:
+def made_up(
+    nats: float,
+    variances: list[float],
+    more: dict[str, Any] | None = None,
+    calibrated: bool = False,
+) -> str:
     score: dict[str, Any] = {"model": "SP-GRU", "set": "two digits, official"}
     score |= {"task": "prediction", "nats": nats}
     score |= {"error": 1.0, "variance": 1.0, "spearman": None, "sequences": 3}
@@ -93,6 +98,12 @@ def made_up(nats: float, variances: list[float], more: dict[str, Any] | None = N
         {"model": "SP-GRU", "distance": k + 1, "closed": v, "true": v * v, "ratio": 1 / v}
         for k, v in enumerate(variances)
     ]
+    if calibrated:
+        score |= {"calibrated": 3.5, "calibrated_standard_error": 0.25}
+        audit |= {"calibrated": 3.8, "calibrated_ratio": 0.95, "calibrated_ratio_error": 0.06}
+        for frame in frames:
+            after = {"calibrated": 0.9 * frame["true"] + 0.1, "calibrated_ratio": frame["true"]}
+            frame |= after
     results = {"scores": [score], "by_distance": by_distance, "audit": [audit]}
     return STUDY.conclude({**results, "audit_by_distance": frames}).to_markdown()
 
@@ -124,3 +135,26 @@ def test_the_report_says_yes_and_no() -> None:
     text = made_up(300.0, [1.0, 2.0, 1.5])
     assert "at or below the paper's 277.1: no." in text
     assert "variance grows with every frame of distance in time: no; last over first 1.5." in text
+
+
+def test_the_report_has_the_variance_before_and_after() -> None:
+    # Results of earlier versions have the plain closed form alone.
+    assert "alibrated" not in made_up(250.0, [1.0, 2.0])
+    text = made_up(250.0, [1.0, 2.0], calibrated=True)
+    assert "0.25 ± 0.02, calibrated 0.95 ± 0.06, by frame 1 to 4 (7 drawn networks" in text
+    assert "| 1 | 3.5 ± 0.25 |" in text
+    assert "| SP-GRU | 2 | 2 | 3.7 | 4 | 0.5 | 4 |" in text
+
+
+class Composed(Stub):
+    """The same, calibrated: a variance of 1/4 for every predicted pixel."""
+
+    def predict(self, seen: Tensor) -> Moments:
+        return Moments(torch.full_like(seen, 0.5), torch.full_like(seen, 0.25))
+
+
+def test_calibration_is_about_the_first_task() -> None:
+    scores, by_distance = score_tasks(Stub(), iter([torch.rand(6, 2, 8, 8)]), Composed())
+    assert scores[0]["calibrated"] == pytest.approx(16)
+    assert "calibrated" not in scores[1]
+    assert [row.get("calibrated") for row in by_distance] == [16.0] * 3 + [None] * 3

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from spgru.reporting.tables import Row
 from spgru.studies import controlled_report
-from spgru.studies.brute_force import brute_force
+from spgru.studies.controlled_audit import measure_audit
 from spgru.studies.controlled_pictures import save_curves, save_pictures
 from spgru.studies.guesses import measure_guesses
 from spgru.studies.networks import Networks
@@ -54,7 +53,8 @@ def _all_pairs(config: StudyConfig, count: int) -> dict[Deviation, Pairs]:
 def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
     scale = config.scale
     pairs = _all_pairs(config, scale.sequences)
-    results: Tables = {name: [] for name in ("models", "curves", "correlation", "audit")}
+    names = ("models", "curves", "correlation", "audit", "audit_by_frame")
+    results: Tables = {name: [] for name in names}
     results["canvas"] = [
         {
             "kind": deviation.kind,
@@ -77,32 +77,38 @@ def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
                 "draws": 0 if label == "SP-GRU" else scale.draws,
             }
         )
-        curves, correlation = measure_model(model, pairs, scale.draws)
+        calibrated = networks.calibrated(member)
+        curves, correlation = measure_model(model, pairs, scale.draws, calibrated)
         results["curves"] += [{**who, **row} for row in curves]
         results["correlation"] += [{**who, **row} for row in correlation]
-        if label == "SP-GRU":
+        if calibrated is not None:
             sets = {d: p.seen[:, : scale.audit_sequences] for d, p in pairs.items()}
-            audit = _audit(model, sets, scale.audit_draws)
-            results["audit"] += [{**who, **row} for row in audit]
-    shown = networks.load(first_of("controlled_sp_gru", config))
+            audits = measure_audit(calibrated, sets, scale.audit_draws)
+            for name, rows in zip(("audit", "audit_by_frame"), audits, strict=True):
+                results[name] += [{**who, **row} for row in rows]
+    shown = networks.calibrated(first_of("controlled_sp_gru", config))
+    assert shown is not None
     save_pictures(folder, config, shown, pairs)
     return results
 
 
 def measure_model(
-    model: Any, pairs: dict[Deviation, Pairs], draws: int
+    model: Any, pairs: dict[Deviation, Pairs], draws: int, calibrated: Any = None
 ) -> tuple[list[Row], list[Row]]:
-    """Variance and error of every deviation, and their rank correlation over sequences."""
-    familiar = _compare(model, pairs[FAMILIAR], draws)
-    found = {
-        deviation: familiar if deviation.is_familiar else _compare(model, pair, draws)
-        for deviation, pair in pairs.items()
-    }
+    """Variance and error of every deviation, and their rank correlation over sequences.
+
+    Args:
+        calibrated: the same model with its calibration, for a column of its variance; None if
+            there is none
+    """
+    found = _compare_all(model, pairs, draws)
+    after = {} if calibrated is None else _compare_all(calibrated, pairs, draws)
     curves = [
         {
             "kind": deviation.kind,
             "value": deviation.value,
             "variance": measured.variance.mean().item(),
+            "calibrated": after[deviation].variance.mean().item() if after else None,
             "variance_per_ink": (measured.variance.sum() / measured.ink.sum()).item(),
             "error": measured.error.mean().item(),
             "nats": measured.nats.mean().item(),
@@ -124,25 +130,19 @@ def measure_model(
     return curves, rows
 
 
-def _compare(model: Any, pair: Pairs, draws: int) -> Measured:
-    return compare(predict(model, pair.seen, draws), pair.after)
+def _compare_all(
+    model: Any, pairs: dict[Deviation, Pairs], draws: int
+) -> dict[Deviation, Measured]:
+    """Of every deviation; the familiar one, which stands under each kind, is measured once."""
 
+    def measure(pair: Pairs) -> Measured:
+        return compare(predict(model, pair.seen, draws), pair.after)
 
-def _audit(model: Any, sets: dict[Deviation, Tensor], draws: int) -> list[Row]:
-    """Closed form against drawn weights for every deviation, on a few sequences."""
-    found = brute_force(model, torch.stack(list(sets.values()), 1), draws)
-    return [
-        {
-            "kind": deviation.kind,
-            "value": deviation.value,
-            "closed": found.closed[k].item(),
-            "true": found.true[k].item(),
-            "true_error": found.true_error[k].item(),
-            "ratio": found.ratio[k].item(),
-            "ratio_error": found.ratio_error[k].item(),
-        }
-        for k, deviation in enumerate(sets)
-    ]
+    familiar = measure(pairs[FAMILIAR])
+    return {
+        deviation: familiar if deviation.is_familiar else measure(pair)
+        for deviation, pair in pairs.items()
+    }
 
 
 STUDY = Study(
@@ -152,4 +152,5 @@ STUDY = Study(
     measure=_measure,
     draw=save_curves,
     conclude=controlled_report.conclude,
+    calibrates=True,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from spgru.reporting.markdown import count, figure, number, table, yes_no
 from spgru.reporting.tables import Row
+from spgru.studies.calibrated import PICTURED
+from spgru.studies.controlled_audit import audit_finding, audit_sections
 from spgru.studies.guesses import least_error
 from spgru.studies.statistics import growth, mean, mean_and_range, rises
 from spgru.studies.study import Conclusion, Tables
@@ -36,6 +38,8 @@ def _ordered(rows: list[Row], column: str) -> list[str]:
 def conclude(results: Tables) -> Conclusion:
     curves = results["curves"]
     models, kinds = _ordered(curves, "model"), _ordered(curves, "kind")
+    # In results of earlier versions nothing is calibrated.
+    note = PICTURED if any(row.get("calibrated") for row in curves) else ""
     return Conclusion(
         introduction=(
             "One digit on one straight path is all that the networks were trained on. Each number "
@@ -58,15 +62,13 @@ def conclude(results: Tables) -> Conclusion:
             "squared error.",
             _correlation_table(results["correlation"], models),
             "## How true is the variance?",
-            "Closed form over brute force: the variance of the same pixels over networks with "
-            "drawn weights (± one standard error). Below 1 the closed form is too sure.",
-            _audit_table(results["audit"]),
+            *audit_sections(results),
             "## What is on the canvas",
             _canvas_text(results["canvas"]),
             figure("trajectories.png", "Paths"),
             "## Pictures",
-            *[figure(f"{kind}.png", f"Deviating {kind}, first seed") for kind in kinds],
-            figure("prediction.gif", "What is there, prediction, uncertainty"),
+            *[figure(f"{kind}.png", f"Deviating {kind}, first seed{note}") for kind in kinds],
+            figure("prediction.gif", f"What is there, prediction, uncertainty{note}"),
         ],
     )
 
@@ -102,8 +104,7 @@ def _findings(results: Tables, models: list[str], kinds: list[str]) -> list[str]
         f"(squared error {number(bar)}): {yes_no(error < bar)}."
         for model, error in zip(models, errors, strict=True)
     ]
-    audited = [row["ratio"] for row in results["audit"]]
-    lines.append(f"Closed form over brute force: {number(min(audited))} to {number(max(audited))}.")
+    lines.append(audit_finding(results["audit"]))
     lines.append(
         "The paper says that uncertainty increases with every kind of deviation for both models: "
         + (
@@ -129,19 +130,30 @@ def _over_seeds(rows: list[Row], column: str) -> str:
 
 
 def _curve_table(curves: list[Row], models: list[str], kinds: list[str]) -> str:
-    columns = ("variance", "error", "nats")
+    names = {
+        "variance": "variance",
+        "calibrated": "calibrated variance",
+        "error": "squared error",
+        "nats": "nats per frame",
+    }
+    # A baseline has no calibrated variance, and results of earlier versions have none at all.
+    columns = [
+        (model, column)
+        for model in models
+        for column in names
+        if any(row["model"] == model and row.get(column) is not None for row in curves)
+    ]
     rows: list[list[object]] = []
     for kind in kinds:
         for value in dict.fromkeys(row["value"] for row in curves if row["kind"] == kind):
             cells: list[object] = [kind, value]
-            for model in models:
+            for model, column in columns:
                 own = [
                     r for r in curves if (r["model"], r["kind"], r["value"]) == (model, kind, value)
                 ]
-                cells += [_over_seeds(own, column) for column in columns]
+                cells.append(_over_seeds(own, column))
             rows.append(cells)
-    names = {"variance": "variance", "error": "squared error", "nats": "nats per frame"}
-    header = ["deviation", "value", *[f"{m}: {names[c]}" for m in models for c in columns]]
+    header = ["deviation", "value", *[f"{model}: {names[column]}" for model, column in columns]]
     return table(header, rows)
 
 
@@ -163,22 +175,6 @@ def _correlation_table(rows: list[Row], models: list[str]) -> str:
             }
             lines.append([model, seed, *[own[kind] for kind in kinds]])
     return table(["model", "seed", *kinds], lines)
-
-
-def _audit_table(rows: list[Row]) -> str:
-    seeds = sorted({row["seed"] for row in rows})
-    sets = dict.fromkeys((row["kind"], row["value"]) for row in rows)
-    lines = []
-    for kind, value in sets:
-        own = [row for row in rows if (row["kind"], row["value"]) == (kind, value)]
-        by_seed = {row["seed"]: row for row in own}
-        cells = [
-            f"{number(by_seed[s]['ratio'])} ± {number(by_seed[s]['ratio_error'], 2)}" for s in seeds
-        ]
-        truth = mean([row["true"] for row in own])
-        lines.append([kind, value, mean([row["closed"] for row in own]), truth, *cells])
-    header = ["deviation", "value", "closed form", "brute force"]
-    return table([*header, *[f"ratio, seed {seed}" for seed in seeds]], lines)
 
 
 def _canvas_text(rows: list[Row]) -> str:

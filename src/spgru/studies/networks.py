@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spgru.models import VideoModel
+from spgru.studies.calibrated import FILE, Calibrated, calibrate_copy, take_out_calibration
 from spgru.studies.runs import CONFIGS, Member, StudyConfig
 from spgru.training import Loaded, TrainConfig, load_config, load_model, train
 from spgru.training.config import stored_form
@@ -25,6 +27,7 @@ class Networks:
         self.config = config
         self._configs: dict[Member, TrainConfig] = {}
         self._loaded: dict[Path, Loaded] = {}
+        self._calibrated: dict[Path, Calibrated | None] = {}
 
     def train_config(self, member: Member) -> TrainConfig:
         """How the network is, or would be, trained."""
@@ -38,17 +41,46 @@ class Networks:
         return self.config.given.get(member.run, self.config.run_folder(member))
 
     def loaded(self, member: Member) -> Loaded:
-        """The trained network, on the device, with what is recorded about it."""
+        """The trained network in the plain closed form, with what is recorded about it.
+
+        A calibration that it came with is put aside for `calibrated`.
+        """
         source = self.source(member)
         if source not in self._loaded:
             found = load_model(source)
             found.model.to(self.config.torch_device)
             self._loaded[source] = found
+            own = take_out_calibration(found.model)
+            if own is not None:
+                self._calibrated[source] = own
         return self._loaded[source]
 
     def load(self, member: Member) -> Any:
-        """The trained network alone, ready to predict."""
+        """The trained network alone, ready to predict, in the plain closed form."""
         return self.loaded(member).model
+
+    def calibrated(self, member: Member) -> VideoModel | None:
+        """The same network with its calibration: its own, or one fitted to drawn networks.
+
+        A fit to a network that was trained for the studies is kept in the folder of its run. None
+        for a baseline, in which there is nothing to calibrate.
+        """
+        found = self._with_calibration(member)
+        return None if found is None else found.model
+
+    def calibration(self, member: Member) -> str:
+        """Which form the calibration has, in words for a report."""
+        found = self._with_calibration(member)
+        return "none" if found is None else found.form
+
+    def _with_calibration(self, member: Member) -> Calibrated | None:
+        source, loaded = self.source(member), self.loaded(member)
+        if source not in self._calibrated:
+            kept = None if member.run in self.config.given else source / FILE
+            self._calibrated[source] = calibrate_copy(
+                loaded, self.config.scale, self.config.mnist, kept
+            )
+        return self._calibrated[source]
 
     def steps(self, member: Member) -> int:
         """How many the network was trained for, which need not be all of its configuration."""

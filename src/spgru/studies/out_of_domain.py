@@ -12,6 +12,7 @@ from spgru.reporting.markdown import figure, number, table, yes_no
 from spgru.reporting.pictures import Tile, new_figure, save_frames
 from spgru.reporting.tables import Row
 from spgru.studies.animation import Clip, save_animation
+from spgru.studies.calibrated import EXPLANATION, PICTURED
 from spgru.studies.networks import Networks
 from spgru.studies.prediction import Measured, compare
 from spgru.studies.runs import Member, StudyConfig, members
@@ -47,39 +48,66 @@ def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
     clips = {}
     for member in _members(config):
         model, label = networks.load(member), PREDICTORS[member.run]
-        found = {digits: _measured(model, config, digits) for digits in NUMBERS}
-        results["domains"] += [{"model": label, **row} for row in summarise(found)]
+        calibrated: Any = networks.calibrated(member)
+        found, after = (
+            {digits: _measured(one, config, digits) for digits in NUMBERS}
+            for one in (model, calibrated)
+        )
+        results["domains"] += [{"model": label, **row} for row in summarise(found, after)]
         results["histogram"] += [{"model": label, **row} for row in _histogram(found)]
         for digits, name in NUMBERS.items():
-            seen, after = next(digits_of(config, digits, 1)).chunk(2)
-            clip = Clip(seen[:, 0], after[:, 0], model.predict(seen)[:, 0])
+            seen, future = next(digits_of(config, digits, 1)).chunk(2)
+            clip = Clip(seen[:, 0], future[:, 0], calibrated.predict(seen)[:, 0])
             clips[f"{label}\n{name}"] = clip
     _save_maps(folder / "maps.png", clips)
     save_animation(folder / "prediction.gif", clips)
     return results
 
 
-def summarise(found: dict[int, Measured]) -> list[Row]:
-    """Every number of digits beside the familiar one."""
-    known = found[FAMILIAR]
+def summarise(found: dict[int, Measured], after: dict[int, Measured]) -> list[Row]:
+    """Every number of digits beside the familiar one.
+
+    Args:
+        found: in the plain closed form
+        after: calibrated
+    """
     per_ink = {digits: (m.variance.sum() / m.ink.sum()).item() for digits, m in found.items()}
     return [
         {
             "digits": digits,
             "variance": measured.variance.mean().item(),
-            "ratio": (measured.variance.mean() / known.variance.mean()).item(),
-            "ratio_error": None
-            if digits == FAMILIAR
-            else ratio_error(measured.variance, known.variance),
+            "ratio": _ratio(found, digits),
+            "ratio_error": _ratio_error(found, digits),
             "variance_per_ink": per_ink[digits],
             "ratio_per_ink": per_ink[digits] / per_ink[FAMILIAR],
             "error": measured.error.mean().item(),
             "nats": measured.nats.mean().item(),
-            "auroc": None if digits == FAMILIAR else auroc(known.variance, measured.variance),
+            "auroc": _auroc(found, digits),
+            "calibrated": after[digits].variance.mean().item(),
+            "calibrated_ratio": _ratio(after, digits),
+            "calibrated_ratio_error": _ratio_error(after, digits),
+            "calibrated_auroc": _auroc(after, digits),
             "sequences": len(measured.variance),
         }
         for digits, measured in found.items()
     ]
+
+
+def _ratio(found: dict[int, Measured], digits: int) -> float:
+    """Variance over that of the familiar number."""
+    return (found[digits].variance.mean() / found[FAMILIAR].variance.mean()).item()
+
+
+def _ratio_error(found: dict[int, Measured], digits: int) -> float | None:
+    if digits == FAMILIAR:
+        return None
+    return ratio_error(found[digits].variance, found[FAMILIAR].variance)
+
+
+def _auroc(found: dict[int, Measured], digits: int) -> float | None:
+    if digits == FAMILIAR:
+        return None
+    return auroc(found[FAMILIAR].variance, found[digits].variance)
 
 
 def _histogram(found: dict[int, Measured]) -> list[Row]:
@@ -137,6 +165,9 @@ def _draw(results: Tables, folder: Path) -> None:
 
 def _conclude(results: Tables) -> Conclusion:
     rows = results["domains"]
+    # Results of earlier versions have no such column.
+    is_calibrated = all("calibrated" in row for row in rows)
+    note = PICTURED if is_calibrated else ""
     lines = []
     for row in rows:
         if row["digits"] == FAMILIAR:
@@ -150,6 +181,12 @@ def _conclude(results: Tables) -> Conclusion:
             f"({number(row['ratio_per_ink'])} times per predicted brightness); told from two "
             f"digits by variance alone with AUROC {number(row['auroc'])}."
         )
+        if is_calibrated:
+            lines.append(
+                f"{who}, calibrated: {number(row['calibrated_ratio'])} ± "
+                f"{number(row['calibrated_ratio_error'], 2)} times the variance of two digits; "
+                f"AUROC {number(row['calibrated_auroc'])}."
+            )
         if row["digits"] > FAMILIAR:
             lines.append(
                 f"{who}: at least {EXPECTED_RATIO} times the variance: "
@@ -164,9 +201,14 @@ def _conclude(results: Tables) -> Conclusion:
         "variance_per_ink": "variance per brightness",
         "ratio_per_ink": "over two digits",
         "auroc": "AUROC",
+        "calibrated": "calibrated variance",
+        "calibrated_ratio": "over two digits",
+        "calibrated_auroc": "AUROC",
         "error": "squared error",
         "nats": "nats per frame",
     }
+    if not is_calibrated:
+        columns = {name: title for name, title in columns.items() if "calibrated" not in name}
     return Conclusion(
         introduction=(
             "A network trained on two digits is shown one, two and three. More digits mean more "
@@ -177,9 +219,10 @@ def _conclude(results: Tables) -> Conclusion:
         findings=lines,
         sections=[
             table(list(columns.values()), [[row[name] for name in columns] for row in rows]),
+            *([EXPLANATION] if is_calibrated else []),
             figure("histogram.png", "Test sequences by predicted variance"),
-            figure("maps.png", "One sequence of each"),
-            figure("prediction.gif", "What is there, prediction, uncertainty"),
+            figure("maps.png", f"One sequence of each{note}"),
+            figure("prediction.gif", f"What is there, prediction, uncertainty{note}"),
         ],
     )
 
@@ -192,4 +235,5 @@ STUDY = Study(
     draw=_draw,
     conclude=_conclude,
     divisible=True,
+    calibrates=True,
 )

@@ -64,6 +64,8 @@ class Study:
     """what was found, from the numbers alone"""
     divisible: bool = False
     """whether some of its networks make a report; otherwise it compares them with each other"""
+    calibrates: bool = False
+    """whether it measures the variance after calibration too; otherwise the plain one alone"""
 
 
 def write_results(
@@ -77,12 +79,16 @@ def write_results(
     for name, content in configs.items():
         # JSON is YAML: `spgru train` takes these files.
         _write_json(folder / "configs" / f"{name}.json", content)
+    trained = {member.name: networks.origin(member) for member in members}
+    if study.calibrates:
+        for member in members:
+            trained[member.name]["calibration"] = networks.calibration(member)
     document = {
         "study": study.name,
         "scale": asdict(networks.config.scale),
         "seeds": sorted({member.seed for member in members}),
         **origin,
-        "trained": {member.name: networks.origin(member) for member in members},
+        "trained": trained,
         "configs": configs,
         "results": _without_nan(tables),
     }
@@ -163,10 +169,13 @@ def _trained(document: Mapping[str, Any]) -> list[str]:
     """A table of the networks: their training may be older than the measurement."""
     if "trained" not in document:
         return []
-    wanted = ("steps", "commit", "torch", "hardware")
+    trained: Mapping[str, Mapping[str, Any]] = document["trained"]
+    wanted = ["steps", "commit", "torch", "hardware"]
+    if any("calibration" in origin for origin in trained.values()):
+        wanted.append("calibration")
     rows = [
         [name, *(origin.get(key, "not recorded") for key in wanted)]
-        for name, origin in document["trained"].items()
+        for name, origin in trained.items()
     ]
     return ["Networks, and what they were trained with:", table(["", *wanted], rows)]
 

@@ -70,18 +70,28 @@ def _answers(model: Any, seen: Tensor, after: Tensor) -> dict[str, tuple[Moments
 
 
 @torch.no_grad()
-def score_tasks(model: Any, batches: Iterator[Tensor]) -> tuple[list[Row], list[Row]]:
+def score_tasks(
+    model: Any, batches: Iterator[Tensor], calibrated: Any = None
+) -> tuple[list[Row], list[Row]]:
     """Scores of each task that a model solves, and the same by distance in time.
 
     Beside each measure stands its standard error over the sequences.
 
     Args:
+        model: in the plain closed form
         batches: (2 T, B, height, width), the first half the input
+        calibrated: the same model with its calibration, for one measure more of the task that
+            calibration is about, the first; None if there is none
     """
     parts: dict[str, dict[str, list[Tensor]]] = {}
     for frames in batches:
-        for task, (pixels, target) in _answers(model, *frames.chunk(2)).items():
-            for name, values in measure_frames(pixels, target).items():
+        seen, after = frames.chunk(2)
+        answers = _answers(model, seen, after)
+        for task, (pixels, target) in answers.items():
+            found = measure_frames(pixels, target)
+            if calibrated is not None and task == next(iter(answers)):
+                found["calibrated"] = calibrated.predict(seen).var.double().sum((-2, -1))
+            for name, values in found.items():
                 column = _COLUMNS.get(name, name)
                 parts.setdefault(task, {}).setdefault(column, []).append(values.cpu())
     scores, by_distance = [], []
@@ -112,15 +122,15 @@ def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
     for member in _members(config):
         model, label = networks.load(member), MODELS[member.run]
         name, batches = evaluation_set(config)
-        scores, by_distance = score_tasks(model, batches)
+        calibrated = networks.calibrated(member)
+        scores, by_distance = score_tasks(model, batches, calibrated)
         size = {"parameters": parameters(model), "steps": networks.steps(member)}
         results["scores"] += [{"model": label, "set": name, **size, **row} for row in scores]
         results["by_distance"] += [{"model": label, **row} for row in by_distance]
-        audit, frames = _audit(model, audited, config.scale.audit_draws)
+        audit, frames = _audit(calibrated, audited, config.scale.audit_draws)
         results["audit"].append({"model": label, **audit})
         results["audit_by_distance"] += [{"model": label, **row} for row in frames]
-        with torch.no_grad():
-            answers = _answers(model, *example.chunk(2))
+        answers = _shown(model, calibrated, *example.chunk(2))
         for task, (pixels, target) in answers.items():
             _save_task(folder / f"{member.run}_{task}.png", pixels[:, 0], target[:, 0], task)
         # A predictor shows the future, an autoencoder its input in reverse.
@@ -130,23 +140,45 @@ def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
     return results
 
 
+@torch.no_grad()
+def _shown(
+    model: Any, calibrated: Any, seen: Tensor, after: Tensor
+) -> dict[str, tuple[Moments, Tensor]]:
+    """For pictures: the answers, calibrated where calibration is about them."""
+    answers = _answers(model, seen, after)
+    first, (_, target) = next(iter(answers.items()))
+    return {**answers, first: (calibrated.predict(seen), target)}
+
+
 def _audit(model: Any, seen: Tensor, draws: int) -> tuple[Row, list[Row]]:
-    """The variance beside that of drawn networks: in all, and by distance in time."""
+    """The variance, before and after calibration, beside that of drawn networks.
+
+    In all, and by distance in time.
+    """
     found = brute_force(model, seen.unsqueeze(1), draws)
     whole: Row = {
         "closed": found.closed.item(),
+        "calibrated": found.calibrated.item(),
         "true": found.true.item(),
         "ratio": found.ratio.item(),
         "ratio_error": found.ratio_error.item(),
+        "calibrated_ratio": found.calibrated_ratio.item(),
+        "calibrated_ratio_error": found.calibrated_ratio_error.item(),
         "sequences": seen.shape[1],
         "draws": draws,
     }
-    pairs = zip(
-        found.closed_by_frame[:, 0].tolist(), found.true_by_frame[:, 0].tolist(), strict=True
-    )
+    by_frame = (found.closed_by_frame, found.calibrated_by_frame, found.true_by_frame)
+    columns = [values[:, 0].tolist() for values in by_frame]
     return whole, [
-        {"distance": t + 1, "closed": closed, "true": true, "ratio": closed / true}
-        for t, (closed, true) in enumerate(pairs)
+        {
+            "distance": t + 1,
+            "closed": closed,
+            "calibrated": calibrated,
+            "true": true,
+            "ratio": closed / true,
+            "calibrated_ratio": calibrated / true,
+        }
+        for t, (closed, calibrated, true) in enumerate(zip(*columns, strict=True))
     ]
 
 
@@ -169,4 +201,5 @@ STUDY = Study(
     draw=draw,
     conclude=conclude,
     divisible=True,
+    calibrates=True,
 )

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from spgru.calibration import CalibrationReport, calibrate
 from spgru.calibration.state import calibration_state
+from spgru.calibration.truth import device_of
+from spgru.models import VideoModel
 from spgru.runtime.device import choose_device
+from spgru.training.config import DataConfig
 from spgru.training.evaluation import make_data
 from spgru.training.export import ExportPrecision, check_export, export, load_model
 
-__all__ = ["calibrate_file"]
+__all__ = ["calibrate_as_trained", "calibrate_file"]
 
 # Added to the seed, so that the sequences are not the first that the training saw.
 _FAR = 1_000_003
@@ -44,11 +47,34 @@ def calibrate_file(
     config = loaded.config.data
     if directory is not None:
         config = replace(config, directory=str(directory))
-    data = make_data(config, sequences, split="train", seed=seed + _FAR, device=where)
     model = loaded.model.to(where)
-    report = calibrate(
-        model, next(data).chunk(2)[0], draws=draws, steps=steps, seed=seed, progress=progress
+    report = calibrate_as_trained(
+        model, config, sequences=sequences, draws=draws, steps=steps, seed=seed, progress=progress
     )
-    assert isinstance(report, CalibrationReport)
     export(source, path, precision, overwrite, calibration_state(model))
+    return report
+
+
+def calibrate_as_trained(
+    model: VideoModel,
+    config: DataConfig,
+    *,
+    sequences: int,
+    draws: int,
+    steps: int,
+    seed: int = 0,
+    progress: bool = True,
+) -> CalibrationReport:
+    """Calibrate a network, in place, on sequences of the kind it was trained on.
+
+    Args:
+        config: of the data of its training
+        sequences: how many, drawn anew
+        draws, steps: of `spgru.calibrate`
+    """
+    where = device_of(model)
+    data = make_data(config, sequences, split="train", seed=seed + _FAR, device=where)
+    seen = next(data).chunk(2)[0]
+    report = calibrate(model, seen, draws=draws, steps=steps, seed=seed, progress=progress)
+    assert isinstance(report, CalibrationReport)
     return report
