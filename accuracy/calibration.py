@@ -7,6 +7,7 @@ angle, speed and noise; for the packaged convolutional network one, two and thre
     python accuracy/calibration.py controlled --seeds 0 1 2 --device cuda
     python accuracy/calibration.py conv --device cuda
     python accuracy/calibration.py show RESULT.json ...     # tables of what was measured
+    python accuracy/calibration.py show RESULT.json --publish --name BLOCK
 
 The file of results is written after each network. Tables at the end hold the figures against the
 bars of `calibration_bars.py`.
@@ -57,6 +58,8 @@ def main() -> None:
         results = [one for path in arguments.files for one in _read(path)]
         kinds = list(results[0]["forms"][PLAIN])
         print(_against_bars("conv" if "2 digits" in kinds else "controlled", results, arguments))
+        if arguments.publish:
+            publish("docs/mathematics.md", arguments.name, _summary(results, arguments.pixels))
         return
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
