@@ -24,6 +24,7 @@ from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
 from spgru.nn.contexts import frozen
 from spgru.nn.recordings import set_cuda_graphs
 from spgru.nn.weight import parameter_groups
+from spgru.pretrained import from_pretrained, save_pretrained
 from spgru.response import respond
 from spgru.tracing import Trace, trace
 
@@ -48,6 +49,7 @@ __all__ = [
     "cat",
     "certain",
     "families",
+    "from_pretrained",
     "frozen",
     "functional",
     "kl_divergence",
@@ -58,6 +60,7 @@ __all__ = [
     "pad_packed_moments",
     "parameter_groups",
     "respond",
+    "save_pretrained",
     "set_cuda_graphs",
     "set_value_checks",
     "stack",

@@ -162,6 +162,10 @@ class ConvCell(RecurrentLayer):
             return bias.expand(shape)
         return self._tell_bias("bias_ih", bias.mean.expand(shape), bias.var.expand(shape))
 
+    def _arguments(self) -> dict[str, Any]:
+        names = ("in_channels", "hidden_channels", "kernel_size")
+        return {name: getattr(self, name) for name in names}
+
     @staticmethod
     def _torch_arguments(module: Any) -> dict[str, Any]:
         raise TypeError("torch.nn has no convolutional GRU or LSTM to convert from or to")

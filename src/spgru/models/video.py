@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +87,15 @@ class VideoModel(nn.Module, ABC):
         """Add `initial_logit` to the biases of the readouts."""
         for name in self.gives:
             self.get_parameter(f"{name}.readout.bias").add_(self.config.initial_logit)
+
+    def pretrained_config(self) -> dict[str, Any]:
+        """The configuration as plain values, for `spgru.save_pretrained`."""
+        return asdict(self.config)
+
+    @classmethod
+    def from_pretrained_config(cls, config: Mapping[str, Any]) -> Self:
+        """The model of this configuration."""
+        return cls(ModelConfig(**config))
 
     def reset_parameters(self) -> None:
         """Draw all weights anew, as the constructor did, `initial_logit` included."""

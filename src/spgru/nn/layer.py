@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self, Unpack
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spgru.checks import check_value
+from spgru.families.lookup import describe, described
 from spgru.functional import Affine
 from spgru.functional.products import Product
 from spgru.modes import (
@@ -198,6 +199,26 @@ class Layer(RandomWeights):
         for name in self._specs:
             getattr(module, name).copy_(self.weight_moments(name).mean)
         return module.train(self.training)
+
+    # -- saving -------------------------------------------------------------------------------
+
+    def pretrained_config(self) -> dict[str, Any]:
+        """The constructor's arguments as plain values, for `spgru.save_pretrained`.
+
+        The starting standard deviation is not among them: it is stored with the weights.
+        """
+        names = ("rule", "parameterization", "backend", "reset_after")
+        options = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return {**self._arguments(), **options, "family": describe(self.family)}
+
+    def _arguments(self) -> dict[str, Any]:
+        """Of the constructor, without the options that layers share."""
+        return self._torch_arguments(self)
+
+    @classmethod
+    def from_pretrained_config(cls, config: Mapping[str, Any]) -> Self:
+        """The layer that was built with these arguments."""
+        return cls(**{**config, "family": described(config["family"])})
 
     @staticmethod
     @abstractmethod

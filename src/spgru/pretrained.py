@@ -1,0 +1,157 @@
+"""Modules as folders: `config.json` and `model.safetensors`, as on the Hugging Face hub.
+
+spgru.save_pretrained(gru, "my-gru")
+gru = spgru.from_pretrained("my-gru")                        # or "user/name" on the hub
+
+spgru.save_pretrained(model, "my-model", config={"hidden_size": 32})
+model = spgru.from_pretrained("my-model", Model)             # Model(hidden_size=32)
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from spgru.calibration import load_calibration
+from spgru.runtime.storage import write_whole
+
+__all__ = ["PretrainedError", "from_pretrained", "save_pretrained"]
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FORMAT = "spgru-pretrained-1"
+
+
+class PretrainedError(ValueError):
+    """A folder that cannot be read or written; the message is one sentence."""
+
+
+def save_pretrained(
+    module: nn.Module, folder: str | Path, config: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a module's weights, calibration included, and how to build it.
+
+    Args:
+        module: a layer or model of ours, which knows how it was built, or a module of your own
+        folder: made if it does not exist; files in it are replaced
+        config: of a module of your own, the keyword arguments that its class is built with, as
+            plain values
+    """
+    known: Any = getattr(module, "pretrained_config", None)
+    if config is None:
+        if known is None:
+            raise PretrainedError(
+                f"{type(module).__name__} does not say how it was built; pass config=, the keyword "
+                "arguments of its class"
+            )
+        config = known()
+    document = {
+        "format": FORMAT,
+        "module": type(module).__module__,
+        "class": type(module).__qualname__,
+        "config": dict(config),
+    }
+    try:
+        text = json.dumps(document, indent=2) + "\n"
+    except TypeError as error:
+        raise PretrainedError(
+            f"config holds what JSON cannot ({error}); use plain values"
+        ) from error
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise PretrainedError(f"{folder} is a file; give a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    # Copied: tensors of one memory (tied weights) cannot be told apart in a file.
+    state = {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+    write_whole(folder / WEIGHTS, safetensors.torch.save(state, {"format": "pt"}))
+    write_whole(folder / CONFIG, text.encode())
+    return folder
+
+
+def from_pretrained(
+    source: str | Path, cls: type[nn.Module] | None = None, *, revision: str | None = None
+) -> Any:
+    """The module in a folder, on the CPU, in the dtype it was saved in, ready to predict.
+
+    Args:
+        source: a folder, or where there is none the name of a repository on the Hugging Face hub
+        cls: of a module of your own; layers and models of ours need none
+        revision: of the repository
+    """
+    folder = _find(source, revision)
+    document, state = _read(folder)
+    named = f"{document['module']}.{document['class']}"
+    if cls is None:
+        cls = _own_class(document["module"], document["class"], str(source))
+    elif cls.__qualname__ != document["class"]:
+        raise PretrainedError(f"{source} holds a {named}, not a {cls.__qualname__}")
+    build: Any = getattr(cls, "from_pretrained_config", None)
+    try:
+        module = cls(**document["config"]) if build is None else build(document["config"])
+    except (TypeError, ValueError) as error:
+        raise PretrainedError(f"{source}: {named} cannot be built as saved ({error})") from error
+    floating = [tensor.dtype for tensor in state.values() if tensor.is_floating_point()]
+    if floating:
+        module.to(floating[0])
+    try:
+        load_calibration(module, state)
+    except RuntimeError as error:
+        raise PretrainedError(f"{source}: weights do not fit {named} ({error})") from error
+    return module.eval()
+
+
+def _find(source: str | Path, revision: str | None) -> Path:
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    name = str(source)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise PretrainedError(
+            f"{source} is no folder; give one, or the name of a repository as user/name"
+        )
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError as error:
+        raise PretrainedError(
+            f"{source} is no folder here; to look on the Hugging Face hub, "
+            "pip install huggingface_hub"
+        ) from error
+    return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        document = json.loads((folder / CONFIG).read_text())
+        state = safetensors.torch.load((folder / WEIGHTS).read_bytes())
+    except OSError as error:
+        raise PretrainedError(
+            f"{error.filename} cannot be read ({error.strerror}); a folder holds {CONFIG} and "
+            f"{WEIGHTS}"
+        ) from error
+    except (ValueError, SafetensorError) as error:
+        raise PretrainedError(f"{folder} is damaged ({error}); save it again") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise PretrainedError(f"{folder / CONFIG} is not of {FORMAT}; save it with this version")
+    return document, state
+
+
+def _own_class(module: str, name: str, source: str) -> type[nn.Module]:
+    # A file must not make Python import what it likes.
+    if not module.startswith("spgru.") or not name.isidentifier():
+        raise PretrainedError(
+            f"{source} holds a {module}.{name}, which is not of this package; pass the class, "
+            f"from_pretrained({source!r}, {name})"
+        )
+    found: Any = None
+    with suppress(ModuleNotFoundError):
+        found = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise PretrainedError(f"{source} holds a {module}.{name}, which this version does not have")
+    return found
