@@ -162,7 +162,7 @@ class ConvCell(RecurrentLayer):
             return bias.expand(shape)
         return self._tell_bias("bias_ih", bias.mean.expand(shape), bias.var.expand(shape))
 
-    def _arguments(self) -> dict[str, Any]:
+    def _constructor_arguments(self) -> dict[str, Any]:
         names = ("in_channels", "hidden_channels", "kernel_size")
         return {name: getattr(self, name) for name in names}
 

@@ -209,9 +209,9 @@ class Layer(RandomWeights):
         """
         names = ("rule", "parameterization", "backend", "reset_after")
         options = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return {**self._arguments(), **options, "family": describe(self.family)}
+        return {**self._constructor_arguments(), **options, "family": describe(self.family)}
 
-    def _arguments(self) -> dict[str, Any]:
+    def _constructor_arguments(self) -> dict[str, Any]:
         """Of the constructor, without the options that layers share."""
         return self._torch_arguments(self)
 
