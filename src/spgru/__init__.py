@@ -24,6 +24,7 @@ from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
 from spgru.nn.contexts import frozen
 from spgru.nn.recordings import set_cuda_graphs
 from spgru.nn.weight import parameter_groups
+from spgru.onnx_export import to_onnx
 from spgru.pretrained import from_pretrained, save_pretrained
 from spgru.response import respond
 from spgru.tracing import Trace, trace
@@ -64,6 +65,7 @@ __all__ = [
     "set_cuda_graphs",
     "set_value_checks",
     "stack",
+    "to_onnx",
     "trace",
     "uncalibrate",
     "uncalibrated",

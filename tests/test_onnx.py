@@ -1,0 +1,131 @@
+"""`spgru.to_onnx`: the same numbers in onnxruntime, at any length and batch size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spgru
+from spgru import Moments
+from spgru.nn.output_scale import Scale, attach_scale
+
+runtime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+SIZES = [(6, 4), (1, 1), (9, 2)]
+"""Length and batch, that of the example first."""
+
+
+class Forecaster(nn.Module):
+    """Reads a series, and then its own forecasts."""
+
+    def __init__(self, horizon: int) -> None:
+        super().__init__()
+        self.gru, self.head, self.horizon = spgru.GRU(1, 8), spgru.Linear(8, 1), horizon
+
+    def forward(self, x: Tensor) -> Moments:
+        _, state = self.gru(x)
+        y = self.head(state[0])
+        found = [y]
+        for _ in range(self.horizon - 1):
+            out, state = self.gru.step(y, state)
+            y = self.head(out)
+            found.append(y)
+        return spgru.stack(found)
+
+
+MODULES: dict[str, Any] = {
+    # Weights as uncertain as these lead through both forms of the activations' moments.
+    "gru": lambda: spgru.GRU(3, 5, weight_std=0.8),
+    "lstm, stacked, both directions": lambda: spgru.LSTM(
+        3, 5, num_layers=2, bidirectional=True, weight_std=0.8
+    ),
+    "layers": lambda: nn.Sequential(spgru.Linear(3, 6), nn.ReLU(), spgru.Linear(6, 2)),
+}
+
+
+def run(path: Path, x: Tensor | Moments) -> list[Tensor]:
+    tensors = {"x": x} if isinstance(x, Tensor) else {"x": x.mean, "x_var": x.var}
+    found = runtime.InferenceSession(path).run(None, {k: v.numpy() for k, v in tensors.items()})
+    return [torch.from_numpy(part) for part in found]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_parity_at_every_size(name: str, tmp_path: Path) -> None:
+    module = MODULES[name]()
+    uncertain = name == "gru"
+    if uncertain:  # calibrated, too
+        module.set_gains_({"weight_ih_l0": 1 + torch.rand(15), "weight_hh_l0": 1 + torch.rand(15)})
+
+    def example(length: int, batch: int) -> Tensor | Moments:
+        x = 3 * torch.randn(length, batch, 3)
+        return Moments(x, torch.rand_like(x)) if uncertain else x
+
+    path = spgru.to_onnx(module, tmp_path / "module.onnx", example(*SIZES[0]))
+    assert module.training
+    for size in SIZES:
+        x = example(*size)
+        with torch.no_grad():
+            result = module(x)
+        output = result[0] if isinstance(result, tuple) else result
+        for got, wanted in zip(run(path, x), output, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_forecaster_that_reads_itself_back(tmp_path: Path) -> None:
+    model = Forecaster(4)
+    attach_scale(model).set_(Scale(torch.tensor([1.0, 2.0, 3.0, 4.0])))
+    path = spgru.to_onnx(model, tmp_path / "model.onnx", torch.randn(6, 4, 1))
+    for length, batch in SIZES:
+        x = torch.randn(length, batch, 1)
+        with torch.no_grad():
+            expected = model(x)
+        for got, wanted in zip(run(path, x), expected, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+STEP = """
+import sys
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+data = numpy.load(sys.argv[2])
+names = [item.name for item in session.get_inputs()][1:]
+state = {name: numpy.zeros((2, 3, 5), "float32") for name in names}
+for x in data:
+    mean, var, *after = session.run(None, {"x": x, **state})
+    state = dict(zip(names, after))
+numpy.savez(sys.argv[3], mean=mean, var=var, **state)
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_stream_in_a_process_without_torch(tmp_path: Path) -> None:
+    lstm, x = spgru.LSTM(3, 5, num_layers=2), torch.randn(7, 3, 3)
+    spgru.to_onnx(lstm, tmp_path / "step.onnx", torch.randn(2, 3), stream=True)
+    np.save(tmp_path / "x.npy", x.numpy())
+    arguments = [str(tmp_path / name) for name in ("step.onnx", "x.npy", "out.npz")]
+    subprocess.run([sys.executable, "-c", STEP, *arguments], check=True)
+    found = np.load(tmp_path / "out.npz")
+    with torch.no_grad():
+        output, (h, c) = lstm(x)
+    expected = {"mean": output.mean[-1], "var": output.var[-1]}
+    expected |= {"h_mean": h.mean, "h_var": h.var, "c_mean": c.mean, "c_var": c.var}
+    for name, wanted in expected.items():
+        torch.testing.assert_close(torch.from_numpy(found[name]), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    x = torch.randn(2, 3)
+    with pytest.raises(ValueError, match=r"must end in \.onnx"):
+        spgru.to_onnx(spgru.Linear(3, 2), tmp_path / "model", x)
+    with pytest.raises(TypeError, match="Linear has no step"):
+        spgru.to_onnx(spgru.Linear(3, 2), tmp_path / "model.onnx", x, stream=True)
+    with pytest.raises(TypeError, match="without Moments"):
+        spgru.to_onnx(nn.Linear(3, 2), tmp_path / "model.onnx", x)
