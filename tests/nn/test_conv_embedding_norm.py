@@ -219,6 +219,38 @@ def test_response_counts_their_weights(name: str) -> None:
     assert parts["first.weight"].sum() > 0
 
 
+class Reader(nn.Module):
+    """Reads words: every layer that is not recurrent, and one that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = Embedding(6, 4, padding_idx=0), LayerNorm(4)
+        self.near, self.gru = Conv1d(4, 4, 3, padding=1), spgru.GRU(4, 8, batch_first=True)
+        self.head = GaussianHead(8, 1)
+
+    def forward(self, x: Tensor) -> Moments:
+        y = self.norm(self.words(x)).transpose(1, 2)
+        out, _ = self.gru(torch.relu(self.near(y)).transpose(1, 2))
+        return self.head(out[:, -1])
+
+
+def test_audit_trace_and_calibrate_take_them() -> None:
+    model, x = Reader(), torch.randint(0, 6, (32, 5))
+    report = spgru.audit(model, x, draws=200, redraw=False)
+    assert set(report.layers) == {
+        "words", "norm", "near", "gru.l0", "head.value", "head.log_var",
+    }  # fmt: skip
+    for name in ("words", "norm", "near"):
+        layer = report.layers[name]
+        # Correlation between entries of one word is all that is ignored so far.
+        assert 0.7 < (layer.closed_var.mean() / layer.true_var.mean()).item() < 1.2
+    assert set(spgru.trace(model, x)) >= {"words", "norm", "near"}
+    spgru.calibrate(model, x, draws=50, steps=20, progress=False)
+    assert set(model.near.gains()) <= {"weight"}
+    assert model.words.gains() == {} == model.norm.gains()
+    assert (model(x).var > 0).all()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_layers_are_copied_pickled_and_frozen(name: str) -> None:
     layer, _, x = layers()[name]

@@ -29,8 +29,8 @@ __all__ = ["Laplace", "laplace"]
 
 Loss = Callable[[Any, Tensor], Tensor]
 
-_SAMPLES = 256
-"""Samples that the number of determined directions is found from."""
+_ROWS = 512
+"""Gradients that the number of determined directions is found from."""
 _ENTRIES = 2**26
 """Gradients that are held for it."""
 _HALVINGS = 14
@@ -73,7 +73,7 @@ def laplace(
     weights). Independent weights vary in directions that data has ruled out, and with the c of
     largest evidence a wide network drowns in it. So c is the one for which the expected loss rises
     by what it does under the whole Gauss-Newton posterior of largest evidence, half the number of
-    directions that data determines (found from 256 samples). See docs/mathematics.md.
+    directions that data determines (found from 512 gradients). See docs/mathematics.md.
 
     Args:
         model: built from our layers, or made by `spgru.convert`; Gaussian weights
@@ -196,17 +196,20 @@ class _Problem:
         eigenvalues are those of the products of the samples' gradients.
         """
         weights = sum(mean.numel() for mean in self._means.values())
-        wanted = max(1, min(_SAMPLES, self.samples, _ENTRIES // weights))
-        each = math.ceil(wanted / self._batch_count)
-        rows, taken = [], 0
+        wanted = max(1, min(_ROWS, _ENTRIES // weights))
+        rows: list[Tensor] = []
+        taken = found = 0
         for batch in self._batches():
-            here = min(each, batch.target.shape[self._batch_dim], wanted - taken)
-            if here < 1:
-                break
+            # So many from this batch as bring it to the share of the batches seen; one at least.
+            per_sample = found / taken if taken else 1.0
+            here = math.ceil(wanted / self._batch_count / per_sample)
+            here = min(here, batch.target.shape[self._batch_dim])
             part = _every(batch, here, self._batch_dim)
             options = self._vector, self._batch_dim, scales
             rows.append(gradient_rows(self._model, self._means, part, *options))
-            taken += here
+            taken, found = taken + here, found + len(rows[-1])
+            if found >= wanted:
+                break
         gradients = torch.cat(rows).double()
         values = torch.linalg.eigvalsh(gradients @ gradients.T).clamp(min=0)
         values = values * self.samples / taken

@@ -1,0 +1,23 @@
+"""The scripts of the guides run, and say what the guides say."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def test_convert(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "convert.py"), run_name="__main__")
+    text = capsys.readouterr().out
+    (moved,) = re.findall(r"largest change of a forecast.*: ([\d.]+)", text)
+    assert float(moved) < 0.05
+    before, after = (int(found) for found in re.findall(r"for (\d+)%", text))
+    assert before < 60
+    assert 85 <= after <= 95
+    response = dict(re.findall(r"^  ([a-z, ]+?) +closed form.*response ([\d.]+)", text, flags=re.M))
+    assert float(response["noise, no rhythm"]) > 1.5 * float(response["familiar"])
