@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spgru
 from spgru import Moments
@@ -81,6 +82,23 @@ class Nested(nn.Module):
         for part in self.parts["a"]:
             x = part(x)
         return {"y": self.parts["b"](x), "features": x}
+
+
+class Packed(nn.Module):
+    """Sequences of several lengths, before and after a layer, packed by torch's functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 6, padding_idx=0)
+        self.first, self.second = nn.LSTM(6, 5, batch_first=True), nn.GRU(5, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        lengths = torch.tensor([3, 7, 5])
+        packed = pack_padded_sequence(self.words(x), lengths, True, enforce_sorted=False)
+        out, (h, _) = self.first(packed)
+        out, _ = self.second(out)
+        padded, _ = pad_packed_sequence(out, batch_first=True, total_length=8)
+        return padded, h
 
 
 class Shared(nn.Module):
@@ -161,6 +179,7 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | str]] 
     ),
     "nested lists and dicts": (Nested, FLOATS),
     "a module used twice": (Shared, FLOATS),
+    "packed sequences": (Packed, "words"),
     "a single layer": (lambda: nn.GRU(4, 3, 2), FLOATS),
 }  # fmt: skip
 
@@ -411,3 +430,26 @@ def test_twin_learns_its_variances() -> None:
         optimiser.step()
         losses.append(spgru.loss(twin(x), y, kind="nll").item())
     assert losses[-1] < losses[0]
+
+
+def test_torchs_packing_is_that_of_moments() -> None:
+    gru = spgru.GRU(2, 3)
+    x, lengths = Moments(torch.randn(5, 3, 2), torch.rand(5, 3, 2)), torch.tensor([2, 5, 4])
+    ours = spgru.pack_padded_moments(x, lengths, enforce_sorted=False)
+    want, _ = spgru.pad_packed_moments(gru(ours)[0], padding_value=7.0)
+    packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+    got, found = pad_packed_sequence(gru(packed)[0], padding_value=7.0)
+    assert torch.equal(found, lengths)
+    assert torch.equal(got.mean, want.mean)
+    assert torch.equal(got.var, want.var)
+    again, _ = pad_packed_sequence(packed)
+    inside = torch.arange(5)[:, None] < lengths
+    assert torch.equal(again.var[inside], x.var[inside])
+    assert not again.var[~inside].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(dtype: torch.dtype) -> None:
+    model, x = build("stacked bidirectional LSTM")
+    model, x = model.to(dtype), x.to(dtype)
+    assert spgru.convert(model, example=x)(x).dtype is dtype

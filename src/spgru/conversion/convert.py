@@ -66,7 +66,7 @@ def convert(
     plan = make_plan(model, keep)
     stds, unknown = _by_layer(weight_std, plan.layers)
     refuse([*plan.problems, *unknown])
-    expected = None if example is None else outputs_of(model, example)
+    expected = [] if example is None else outputs_of(model, example)
     twin = model if inplace else copy.deepcopy(model)
     layers = {path: twin.get_submodule(path) for path in plan.layers}
     made = {id(old): _made(old, stds[path]) for path, old in layers.items()}
