@@ -10,8 +10,10 @@ from spgru.calibration import (
     uncalibrated,
 )
 from spgru.checks import set_value_checks
+from spgru.conversion import Laplace, convert, laplace
 from spgru.divergence import kl_divergence
 from spgru.families import Prior
+from spgru.losses import loss
 from spgru.moments import (
     Moments,
     cat,
@@ -20,7 +22,20 @@ from spgru.moments import (
     pad_packed_moments,
     stack,
 )
-from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
+from spgru.nn import (
+    GRU,
+    LSTM,
+    RNN,
+    Conv1d,
+    Conv2d,
+    Embedding,
+    GaussianHead,
+    GRUCell,
+    LayerNorm,
+    Linear,
+    LSTMCell,
+    RNNCell,
+)
 from spgru.nn.contexts import frozen
 from spgru.nn.recordings import set_cuda_graphs
 from spgru.nn.weight import parameter_groups
@@ -36,9 +51,14 @@ __all__ = [
     "LSTM",
     "RNN",
     "CalibrationReport",
+    "Conv1d",
     "Conv2d",
+    "Embedding",
     "GRUCell",
+    "GaussianHead",
     "LSTMCell",
+    "Laplace",
+    "LayerNorm",
     "Linear",
     "Moments",
     "Prior",
@@ -49,12 +69,15 @@ __all__ = [
     "calibrate",
     "cat",
     "certain",
+    "convert",
     "families",
     "from_pretrained",
     "frozen",
     "functional",
     "kl_divergence",
+    "laplace",
     "load_calibration",
+    "loss",
     "metrics",
     "nn",
     "pack_padded_moments",

@@ -342,3 +342,34 @@ def test_exports() -> None:
     x = Moments(torch.randn(4, 3), torch.rand(4, 3))
     program = torch.export.export(network, (x,))
     assert_same(program.module()(x), network(x))
+
+
+POOLS: dict[str, nn.Module] = {
+    "along time": nn.AvgPool1d(2),
+    "with steps and padding": nn.AvgPool1d(3, 2, 1),
+    "images": nn.AvgPool2d((2, 3)),
+    "overlapping": nn.AvgPool2d(2, stride=1, padding=1),
+    "to one": nn.AdaptiveAvgPool1d(1),
+    "to a size": nn.AdaptiveAvgPool2d((2, None)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_average_pooling_is_a_linear_map(name: str) -> None:
+    """The variance is that of the map's matrix, found from its answers to single entries."""
+    pool = POOLS[name]
+    shape = (1, 2, 6) if "1d" in type(pool).__name__ else (1, 2, 4, 6)
+    x = random_moments(*shape)
+    got = pool(x)
+    torch.testing.assert_close(got.mean, pool(x.mean))
+    matrix = torch.autograd.functional.jacobian(pool, x.mean)
+    torch.testing.assert_close(got.var, (matrix**2 * x.var).flatten(got.ndim).sum(-1))
+
+
+def test_pooling_over_windows_of_different_sizes_is_refused() -> None:
+    x = random_moments(1, 2, 5)
+    for pool in (nn.AdaptiveAvgPool1d(2), nn.AvgPool1d(2, ceil_mode=True)):
+        with pytest.raises(TypeError, match="different sizes"):
+            pool(x)
+    with pytest.raises(TypeError, match="multiply the result"):
+        TF.avg_pool2d(x, 1, divisor_override=2)

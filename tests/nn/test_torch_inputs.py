@@ -19,7 +19,7 @@ def test_every_input_of_torchs_own_tests_gives_what_torch_gives() -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert set(report) == {
-        "Linear", "Conv2d", "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell",
+        "Linear", "Conv1d", "Conv2d", "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell",
     }  # fmt: skip
     assert {name: entry["wrong"] for name, entry in report.items() if entry["wrong"]} == {}
     # 188 on torch 2.13; a release may add some, and few would mean that none were tried.

@@ -17,6 +17,7 @@ from spgru import Moments
 
 OURS: dict[type[nn.Module], Any] = {
     nn.Linear: spgru.Linear,
+    nn.Conv1d: spgru.Conv1d,
     nn.Conv2d: spgru.Conv2d,
     nn.RNN: spgru.RNN,
     nn.GRU: spgru.GRU,

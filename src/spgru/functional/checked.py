@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from spgru.checks import check_broadcast, checked
-from spgru.functional import activation, algebra, rectified, saturating, smooth
+from spgru.functional import (
+    activation,
+    algebra,
+    normalization,
+    pooling,
+    rectified,
+    saturating,
+    smooth,
+)
+from spgru.functional.linear import conv1d as unchecked_conv1d
 from spgru.functional.linear import conv2d as unchecked_conv2d
 from spgru.functional.linear import linear as unchecked_linear
 
@@ -35,7 +44,14 @@ sum = checked(algebra.sum)
 mean = checked(algebra.mean)
 dropout = checked(algebra.dropout)
 linear = checked(unchecked_linear, _check_linear)
+conv1d = checked(unchecked_conv1d)
 conv2d = checked(unchecked_conv2d)
+layer_norm = checked(normalization.layer_norm)
+batch_norm = checked(normalization.batch_norm)
+avg_pool1d = checked(pooling.avg_pool1d)
+avg_pool2d = checked(pooling.avg_pool2d)
+adaptive_avg_pool1d = checked(pooling.adaptive_avg_pool1d)
+adaptive_avg_pool2d = checked(pooling.adaptive_avg_pool2d)
 
 sigmoid = checked(activation.sigmoid)
 tanh = checked(activation.tanh)

@@ -1,4 +1,4 @@
-"""Sums weighted by random weights: `linear` and `conv2d`. Exact under independence."""
+"""Sums weighted by random weights: `linear`, `conv1d` and `conv2d`. Exact under independence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from spgru.functional.products import MATRIX, Convolution, Product
 from spgru.moments import Moments, is_autocast, promote
 
-__all__ = ["Affine", "Tap", "conv2d", "linear"]
+__all__ = ["Affine", "Tap", "conv1d", "conv2d", "linear"]
 
 Size2d = int | tuple[int, ...]
 
@@ -208,6 +208,33 @@ def linear(
         bias: (O,)
     """
     return Affine.of(weight, bias)(x)
+
+
+def conv1d(
+    x: Tensor | Moments,
+    weight: Tensor | Moments,
+    bias: Tensor | Moments | None = None,
+    stride: Size2d = 1,
+    padding: Size2d | str = 0,
+    dilation: Size2d = 1,
+    groups: int = 1,
+) -> Any:
+    """Moments of a convolution along a sequence, which is an image of height 1; see `conv2d`.
+
+    Args:
+        x: (B, C, length) or (C, length)
+        weight: (O, C / groups, kernel length)
+        bias: (O,)
+    """
+
+    def wide(size: Size2d, height: int) -> tuple[int, ...]:
+        return (height, size) if isinstance(size, int) else (height, *size)
+
+    product = Convolution(
+        wide(stride, 1), padding if isinstance(padding, str) else wide(padding, 0),
+        wide(dilation, 1), groups,
+    )  # fmt: skip
+    return Affine.of(weight.unsqueeze(-2), bias, product)(x.unsqueeze(-2)).squeeze(-2)
 
 
 def conv2d(

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
-    "MATRIX", "SAME_CONVOLUTION", "Convolution", "DifferentiableProduct", "Matrix", "Product",
-    "SameConvolution", "add_bias", "sums_of_rows",
+    "ELEMENTWISE", "MATRIX", "SAME_CONVOLUTION", "Convolution", "DifferentiableProduct",
+    "Elementwise", "Matrix", "Product", "SameConvolution", "add_bias", "sums_of_rows",
 ]  # fmt: skip
 
 
@@ -95,7 +95,14 @@ def _images(x: Tensor) -> Tensor:
     return x.reshape(-1, *x.shape[-3:]).movedim(-1, 1)
 
 
-MATRIX, SAME_CONVOLUTION = Matrix(), SameConvolution()
+class Elementwise:
+    """x -> w x, every entry with a weight of its own, w (I,)."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return x * weight if bias is None else torch.addcmul(bias, x, weight)
+
+
+MATRIX, SAME_CONVOLUTION, ELEMENTWISE = Matrix(), SameConvolution(), Elementwise()
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,12 @@ rule_for(*functions_named("clamp_max"))(lambda x, bound: checked.clamp(x, max=bo
 rule_for(*functions_named("sum"))(checked.sum)
 rule_for(*functions_named("mean"))(checked.mean)
 rule_for(F.linear)(checked.linear)
+rule_for(F.conv1d)(checked.conv1d)
 rule_for(F.conv2d)(checked.conv2d)
+rule_for(F.layer_norm)(checked.layer_norm)
+rule_for(F.batch_norm)(checked.batch_norm)
+for _name in ("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"):
+    rule_for(*functions_named(_name))(getattr(checked, _name))
 
 
 def _not_in_place(rule: Any, position: int) -> Any:

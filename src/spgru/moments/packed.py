@@ -1,13 +1,20 @@
-"""Packed sequences of `Moments`: both fields are a `PackedSequence`."""
+"""Packed sequences of `Moments`: both fields are a `PackedSequence`.
+
+Code written for tensors may call `torch.nn.utils.rnn.pack_padded_sequence` with Moments: it gets a
+`PackedSequence` whose data are Moments, which layers take as well. What layers return may go to
+`pad_packed_sequence`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from spgru.moments.pair import Moments
+from spgru.moments.table import rule_for
 
 __all__ = ["pack_padded_moments", "pad_packed_moments"]
 
@@ -37,4 +44,23 @@ def pad_packed_moments(
         )
     mean, lengths = pad_packed_sequence(packed.mean, batch_first, padding_value)
     var, _ = pad_packed_sequence(packed.var, batch_first)
+    return Moments(mean, var), lengths
+
+
+@rule_for(torch._VF._pack_padded_sequence)
+def _pack(x: Moments, lengths: Tensor, batch_first: bool) -> tuple[Moments, Tensor]:
+    """What torch's functions above call for the rows."""
+    (mean, sizes), (var, _) = (
+        torch._VF._pack_padded_sequence(part, lengths, batch_first) for part in x
+    )
+    return Moments(mean, var), sizes
+
+
+@rule_for(torch._VF._pad_packed_sequence)
+def _pad(
+    rows: Moments, sizes: Tensor, batch_first: bool, padding_value: float, length: int
+) -> tuple[Moments, Tensor]:
+    pad = torch._VF._pad_packed_sequence
+    mean, lengths = pad(rows.mean, sizes, batch_first, padding_value, length)
+    var, _ = pad(rows.var, sizes, batch_first, 0.0, length)
     return Moments(mean, var), lengths

@@ -113,7 +113,13 @@ class Moments(TensorMethods):
         return describe(self.mean, self.var)
 
     def __getattr__(self, name: str) -> Any:
-        """Methods of a Tensor without one of ours: by the table, or its error."""
+        """Methods of a Tensor without one of ours: by the table, or its error.
+
+        Packed Moments also have what a `PackedSequence` has, which torch's functions read.
+        """
+        if name in PackedSequence._fields and isinstance(self.mean, PackedSequence):
+            own = getattr(self.mean, name)
+            return Moments(own, getattr(self.var, name)) if name == "data" else own
         method = None if name.startswith("_") else getattr(Tensor, name, None)
         if not callable(method):
             raise AttributeError(f"Moments have no attribute {name!r}; use x.mean or x.var")

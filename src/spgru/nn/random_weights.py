@@ -96,11 +96,14 @@ class RandomWeights(nn.Module):
                 self.register_buffer(spec.gain, None)
 
     def _initial(self, spec: WeightShape, like: Tensor) -> Moments:
-        mean = self.family.initial_mean(spec.shape, spec.bound, like)
+        mean = self._initial_mean(spec, like)
         std = standard_deviation_of(self.weight_std, spec)
         moments = self.family.moments_of(mean, std, spec.bound)
         self._check_representable(spec.name, moments)
         return moments
+
+    def _initial_mean(self, spec: WeightShape, like: Tensor) -> Tensor:
+        return self.family.initial_mean(spec.shape, spec.bound, like)
 
     def _start(self, spec: WeightShape, like: Tensor) -> Tensor:
         """Log of the starting variance: one number where it is the same for all weights."""

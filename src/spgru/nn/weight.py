@@ -84,6 +84,8 @@ class WeightShape:
     """number of inputs summed over, which scales priors"""
     bound: float
     """`torch.nn` would initialise this weight uniformly within plus or minus this"""
+    is_summed: bool = True
+    """whether an output is a sum over several inputs, which a gain makes up for being correlated"""
 
     @cached_property
     def spread(self) -> str:
@@ -98,7 +100,7 @@ class WeightShape:
     @cached_property
     def gain(self) -> str | None:
         """Name of the buffer with the gains of a matrix; None for a bias, which has none."""
-        return gain_name(self.name) if len(self.shape) > 1 else None
+        return gain_name(self.name) if len(self.shape) > 1 and self.is_summed else None
 
 
 class Weight(NamedTuple):

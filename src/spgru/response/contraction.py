@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgru.functional.linear import Affine, Size2d
-from spgru.functional.products import Convolution, Matrix, SameConvolution
+from spgru.functional.products import Convolution, Elementwise, Matrix, SameConvolution
 from spgru.response.sequences import Grouping
 from spgru.response.tape import Use
 
@@ -94,7 +94,11 @@ def block_of(
 
 
 def _groups(use: Use) -> int:
-    product = None if use.affine is None else use.affine.product
+    if use.affine is None:
+        return 1
+    product = use.affine.product
+    if isinstance(product, Elementwise):
+        return len(use.affine.weight)
     return product.groups if isinstance(product, Convolution) else 1
 
 
@@ -107,7 +111,8 @@ def rows_of(uses: Sequence[Use], grads: Sequence[Tensor]) -> Tensor:
         rows = [grad.flatten(-2).permute(1, 3, 0, 2).flatten(0, 1) for grad in images]
         joined = _cat(rows)
         return joined.reshape(*joined.shape[:-1], _groups(use), -1)
-    return _cat([grad.flatten(1, -2).transpose(0, 1) for grad in grads]).unsqueeze(2)
+    joined = _cat([grad.flatten(1, -2).transpose(0, 1) for grad in grads])
+    return joined.reshape(*joined.shape[:-1], _groups(use), -1)
 
 
 def _cat(parts: list[Tensor]) -> Tensor:
@@ -120,6 +125,8 @@ def _inputs(use: Use, x: Tensor) -> Tensor:
     product, weight = use.affine.product, use.affine.weight
     if isinstance(product, Matrix):
         return x.reshape(-1, 1, x.shape[-1])
+    if isinstance(product, Elementwise):
+        return x.reshape(-1, x.shape[-1], 1)
     if isinstance(product, SameConvolution):
         images = x.reshape(-1, *x.shape[-3:]).movedim(-1, 1)
         product = Convolution(padding=weight.shape[-1] // 2)
