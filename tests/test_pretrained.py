@@ -27,6 +27,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: spgru.Linear(3, 4, parameterization="natural"), (2, 3)),
     "gamma": (lambda: spgru.GRU(3, 5, family=Gamma(c=0.7, gamma=1.5)), (4, 2, 3)),
     "convolution": (lambda: spgru.Conv2d(2, 3, (3, 1), padding="same"), (1, 2, 5, 5)),
+    "along time": (lambda: spgru.nn.Conv1d(2, 3, 3, padding=1), (1, 2, 6)),
+    "normalisation": (lambda: spgru.nn.LayerNorm(3), (2, 3)),
+    "head": (lambda: spgru.nn.GaussianHead(3, 2, bias=False), (2, 3)),
     "float64": (lambda: spgru.Linear(3, 4, dtype=torch.float64), (2, 3)),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,10 @@ class GaussianHead(nn.Module):
                 f"family={self.value.family.name!r} has no log-variance, which may be negative; "
                 "use family='gaussian'"
             )
+
+    def pretrained_config(self) -> dict[str, Any]:
+        """The constructor's arguments as plain values, for `spgru.save_pretrained`."""
+        return {k: v for k, v in self.value.pretrained_config().items() if k != "family"}
 
     def forward(self, input: Tensor | Moments) -> Moments:
         """(*batch, in_features) -> (*batch, out_features)"""
