@@ -24,7 +24,7 @@ from spgru.nn import GRU, LSTM, RNN, Conv2d, GRUCell, Linear, LSTMCell, RNNCell
 from spgru.nn.contexts import frozen
 from spgru.nn.recordings import set_cuda_graphs
 from spgru.nn.weight import parameter_groups
-from spgru.response import respond
+from spgru.response import Stream, respond
 from spgru.tracing import Trace, trace
 
 __version__ = "0.1.0"
@@ -42,6 +42,7 @@ __all__ = [
     "Prior",
     "RNNCell",
     "Report",
+    "Stream",
     "Trace",
     "audit",
     "calibrate",
