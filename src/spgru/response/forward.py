@@ -19,8 +19,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
+from torch._C import _functorch
 
 from spgru.moments import Moments, observing, unobserved
+from spgru.recurrent import single_step
+from spgru.response.cells import MapWays, pushed_single_step
 from spgru.response.directions import Directions, ModuleWeights, new_source, taking
 from spgru.response.observed import made_again
 
@@ -55,6 +58,10 @@ def _has_tangent(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
+_SINGLE_STEP = single_step.__wrapped__  # type: ignore[attr-defined]
+"""As observers see it."""
+
+
 class Pushed(NamedTuple):
     """What a call gave."""
 
@@ -68,6 +75,7 @@ class Pushed(NamedTuple):
 def push(
     weights: ModuleWeights, call: Callable[..., Any], directions: Directions, args: Tree,
     tangents: Sequence[Tensor], noises: Mapping[int, Tensor], generator: torch.Generator,
+    maps: dict[int, MapWays],
 ) -> Pushed:  # fmt: skip
     """`call(*args)` with tangents.
 
@@ -76,13 +84,18 @@ def push(
         tangents: (R, *shape) of every tensor of `args`
         noises: what the call adds, by the number of the `Moments` that it makes
         generator: of the signs of noises
+        maps: tangents of the matrices, for steps by kernels
     """
     results: list[Tree] = []
     last: list[tuple[int, int]] = []
     """tensors of the result that got a noise last of all, and its number"""
 
     def run(means: list[Tensor], tensors: list[Tensor], zeros: dict[int, Tensor]) -> Any:
-        values, filled, observer = weights.changed(means), args.filled(tensors), _Adding(zeros)
+        values, filled, observer = (
+            weights.changed(means),
+            args.filled(tensors),
+            _Adding(zeros, step),
+        )
         with taking(values), observing(observer):
             result = flatten(call(*filled))
         results.append(result._replace(tensors=[]))
@@ -93,12 +106,18 @@ def push(
     means = [moments.mean for moments in weights.moments]
     zeros = {number: torch.zeros_like(var) for number, var in noises.items()}
     noise_ways = {number: new_source(var, directions, generator) for number, var in noises.items()}
+    level: list[int] = []
+
+    def step(*operands: Any) -> Any:
+        return pushed_single_step(maps, level[0], len(directions.fresh), *operands)
+
+    def along(*ways: Any) -> Any:
+        level.append(_functorch.maybe_get_level(ways[0][0]))
+        return torch.func.jvp(run, (means, args.tensors, zeros), ways)
+
     # Values are computed once: only tangents differ between directions.
-    along: Any = torch.func.vmap(
-        lambda *ways: torch.func.jvp(run, (means, args.tensors, zeros), ways),
-        out_dims=(None, 0),  # type: ignore[arg-type]
-    )
-    values, found = along(directions.tangents, list(tangents), noise_ways)
+    along_all: Any = torch.func.vmap(along, out_dims=(None, 0))  # type: ignore[arg-type]
+    values, found = along_all(directions.tangents, list(tangents), noise_ways)
     found = list(found)
     own = [torch.zeros_like(value) for value in values]
     for k, number in last:
@@ -110,8 +129,8 @@ def push(
 class _Adding:
     """Adds zeros, which have tangents, to the means of `Moments` that have noise of their own."""
 
-    def __init__(self, zeros: Mapping[int, Tensor]) -> None:
-        self._zeros, self._count = zeros, 0
+    def __init__(self, zeros: Mapping[int, Tensor], step: Callable[..., Any]) -> None:
+        self._zeros, self._step, self._count = zeros, step, 0
         self.sums: dict[int, Tensor] = {}
 
     def made(self, moments: Moments) -> None:
@@ -123,5 +142,9 @@ class _Adding:
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
         with unobserved():
-            result = function(*args, **options)
+            result = None
+            if function is _SINGLE_STEP and not options:
+                result = self._step(*args)
+            if result is None:
+                result = function(*args, **options)
         return made_again(result)

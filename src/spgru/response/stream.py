@@ -15,8 +15,10 @@ from spgru.moments import Moments
 from spgru.nn.cells import RecurrentCell
 from spgru.nn.layer import Layer, layers_of
 from spgru.nn.recurrent import Recurrent
+from spgru.response.cells import maps_of
 from spgru.response.directions import draw_directions, new_source, weights_of
 from spgru.response.forward import Pushed, flatten, push
+from spgru.response.layers import push_layer
 from spgru.response.learning import principal_directions
 from spgru.response.noise import find_noises
 from spgru.response.respond import check_module, uncompiled
@@ -84,9 +86,11 @@ class Stream:
         check_module(module, "Stream")
         self._module, self._count, self._seed, self._shape = module, directions, seed, shape
         self._call = _step_of(module) if function is None else function
+        self._layer = module if function is None and isinstance(module, Recurrent) else None
         with torch.inference_mode(False), torch.no_grad():
             self._weights = weights_of(module)
             self._directions = draw_directions(self._weights, directions, seed)
+            self._maps = maps_of(self._weights, self._directions)
         # A layer alone adds no noise: there is no need to look for it.
         self._may_add_noise = not isinstance(module, Layer) or module.training
 
@@ -158,6 +162,7 @@ class Stream:
                 self._weights, self._call, list(x.unbind(dim)), count, self._seed
             )
             self._directions = draw_directions(self._weights, self._count, self._seed, found)
+            self._maps = maps_of(self._weights, self._directions)
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -187,10 +192,16 @@ class Stream:
             args = flatten((x_t, state))
             value_ways = self._new_tangents(state, generator)
         ways = [*self._new_tangents(x_t, generator), *value_ways]
+        if goes_on and self._layer is not None:
+            found = push_layer(self._layer, self._weights, self._maps, args, ways)
+            if found is not None:
+                return found
         noises = {}
         if self._may_add_noise:
             noises = find_noises(self._weights.values, self._call, args.filled(args.tensors))
-        return push(self._weights, self._call, self._directions, args, ways, noises, generator)
+        return push(
+            self._weights, self._call, self._directions, args, ways, noises, generator, self._maps
+        )
 
     def _new_tangents(self, value: Any, generator: torch.Generator) -> list[Tensor]:
         """Those of sources that were not there before: entries of Moments."""
