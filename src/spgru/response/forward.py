@@ -68,8 +68,8 @@ class Pushed(NamedTuple):
     values: Tree
     tangents: list[Tensor]
     """(R, *shape) of every tensor of `values`"""
-    own: list[Tensor]
-    """of every tensor: variance of the noise that it got last, which its tangents do not hold"""
+    noises: dict[int, tuple[Tensor, Tensor]]
+    """by number of the tensor: variance and tangents of the noise that it got last"""
 
 
 def push(
@@ -118,12 +118,8 @@ def push(
     # Values are computed once: only tangents differ between directions.
     along_all: Any = torch.func.vmap(along, out_dims=(None, 0))  # type: ignore[arg-type]
     values, found = along_all(directions.tangents, list(tangents), noise_ways)
-    found = list(found)
-    own = [torch.zeros_like(value) for value in values]
-    for k, number in last:
-        found[k] = found[k] - noise_ways[number]
-        own[k] = noises[number]
-    return Pushed(results[0]._replace(tensors=list(values)), found, own)
+    added = {k: (noises[number], noise_ways[number]) for k, number in last}
+    return Pushed(results[0]._replace(tensors=list(values)), list(found), added)
 
 
 class _Adding:

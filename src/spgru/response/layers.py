@@ -68,8 +68,7 @@ def push_layer(
     assert x_way is not None
     out_ways = [way.reshape(count, *batch, way.shape[-1]) for way in x_way]
     result = flatten((output, layer._pack_state(tuple(finals))))
-    own = [torch.zeros_like(part) for part in result.tensors]
-    return Pushed(result, [*out_ways, *final_ways], own)
+    return Pushed(result, [*out_ways, *final_ways], {})
 
 
 def _paired(parts: list[Tensor]) -> tuple[Moments, ...]:

@@ -108,11 +108,16 @@ class Stream:
         with self._running():
             pushed = self._push(x_t, state)
             output, value = _pair(pushed.values.filled(pushed.values.tensors))
-            ways, _ = pushed.values.filled(pushed.tangents)
-            own, _ = pushed.values.filled(pushed.own)
+            # Noise that an output got last of all is known: there is no need to estimate it. In
+            # the state it goes on as every other source.
+            ways = list(pushed.tangents)
+            own = [torch.zeros_like(tensor) for tensor in pushed.values.tensors]
+            for k, (var, way) in pushed.noises.items():
+                ways[k], own[k] = ways[k] - way, var
             y = pytree.tree_map(
                 lambda *parts: self._with_variance(_is_batched(x_t), *parts),
-                output, ways, own, is_leaf=_is_moments,
+                output, pushed.values.filled(ways)[0], pushed.values.filled(own)[0],
+                is_leaf=_is_moments,
             )  # fmt: skip
             count = len(flatten(value).tensors)
             tangents = pushed.tangents[len(pushed.tangents) - count :]
