@@ -1,9 +1,10 @@
 """Forward tangents (`spgru.Stream`) against the response that they estimate, and what a step costs.
 
-Two networks: a random GRU with few inputs, where the closed form has half of the variance (H=64,
-T=40, 8 sequences, 8 of its units; as in respond.py), and a trained forecaster of 16 units that
-reads 24 values and then its own 24 forecasts, with noise of its own. Directions are learned from
-other sequences than those of the test. Error: of the logarithm of estimated over exact first order,
+A random GRU with few inputs, where the closed form has half of the variance (H=64, T=40, 8
+sequences, 8 of its units; as in respond.py); a trained forecaster of 16 units with noise of its own
+that reads 48 values, one step ahead, of which the noise is left out since it is exact; and the same
+one when it reads 24 values and then its own 24 forecasts. Directions are learned from other
+sequences than those of the test. Error: of the logarithm of estimated over exact first order,
 entry by entry; the exact one is that of `spgru.respond` without higher orders.
 """
 
@@ -82,9 +83,9 @@ def series(count: int, steps: int) -> Tensor:
     return 0.7 * waves + 0.1 * torch.randn(steps, count)
 
 
-def given(values: Tensor) -> Tensor:
+def given(values: Tensor, count: int) -> Tensor:
     """(T, B) -> what a forecaster reads: the first values, then nothing"""
-    known = (torch.arange(len(values)) < CONTEXT).float().unsqueeze(1).expand_as(values)
+    known = (torch.arange(len(values)) < count).float().unsqueeze(1).expand_as(values)
     return torch.stack([values * known, known], -1)
 
 
@@ -123,8 +124,14 @@ def errors(ratio: Tensor) -> dict[str, float]:
     return {"ratio": float(ratio.double().mean()), "error": float(log.square().mean().sqrt())}
 
 
-def measure(name: str, model: nn.Module, x: Tensor, other: Tensor, seeds: int, draws: int) -> Any:
-    """All directions on one network: `x` to measure on, `other` to learn from."""
+def measure(
+    name: str, model: nn.Module, x: Tensor, other: Tensor, seeds: int, draws: int, own: float = 0.0
+) -> Any:
+    """All directions on one network: `x` to measure on, `other` to learn from.
+
+    Args:
+        own: noise of every output, which is left out
+    """
     response, parts = spgru.respond(model, x, sources=True, batch_dim=1)
     exact = response.var - parts["higher order"]
     late = slice(len(x) // 2, None)
@@ -136,7 +143,7 @@ def measure(name: str, model: nn.Module, x: Tensor, other: Tensor, seeds: int, d
         "closed_over_truth": float(closed[late].mean() / true),
         "first_order_over_truth": float(exact[late].mean() / true),
         "response_over_truth": float(response.var[late].mean() / true),
-        "closed": errors(closed / exact), "directions": [],
+        "closed": errors((closed - own) / (exact - own)), "directions": [],
     }  # fmt: skip
     for count, learned in DIRECTIONS:
         for shape in SHAPES:
@@ -145,7 +152,7 @@ def measure(name: str, model: nn.Module, x: Tensor, other: Tensor, seeds: int, d
                 stream = spgru.Stream(model, count, seed=seed, shape=shape)
                 if learned:
                     stream.learn(other, learned)
-                ratios.append(stream(x)[0].var / exact)
+                ratios.append((stream(x)[0].var - own) / (exact - own))
             found = errors(torch.stack(ratios))
             result["directions"].append(
                 {"random": count, "learned": learned, "shape": shape, **found}
@@ -193,8 +200,12 @@ def main() -> None:
     model = trained(0)
     torch.manual_seed(1)
     steps = CONTEXT + HORIZON
-    inputs = [given(series(16, steps)) for _ in range(2)]
-    found.append(measure("fed-back forecaster", model, *inputs, *limits))
+    values = [series(16, steps) for _ in range(2)]
+    inputs = [given(part, steps) for part in values]
+    noise = float(model.log_noise.exp())
+    found.append(measure("one step ahead", model, *inputs, *limits, noise))
+    inputs = [given(part, CONTEXT) for part in values]
+    found.append(measure("fed back", model, *inputs, *limits))
     costs = [cost(*case) for case in COSTS]
     command = f"python accuracy/tangents.py --seeds {arguments.seeds} --draws {arguments.draws}"
     save("tangents", command, {"accuracy": found, "cost_ms": costs})
