@@ -61,7 +61,7 @@ class Stream:
 
     Args:
         module: a recurrent layer or cell of ours, or any module built from them
-        directions: how many random ones; each takes the memory of all weights
+        directions: how many random ones; each takes the memory of all weights, twice
         seed: of the directions
         function: one step, (x_t, state) -> (output, state); None for `module.step`, or else the
             module itself. What it reads back of its own output must be part of the state.
