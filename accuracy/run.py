@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-RUNS = ["activation_error.py", "layer_norm.py", "variance_ratio.py", "respond.py", "streaming.py"]
+RUNS = [
+    "activation_error.py", "layer_norm.py", "variance_ratio.py", "respond.py", "tangents.py",
+    "streaming.py",
+]  # fmt: skip
 
 
 def main() -> None:

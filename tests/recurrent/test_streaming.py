@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -146,3 +148,15 @@ def test_wrong_shapes_are_refused_before_c_reads_them() -> None:
         step("gru", x[:1], state, maps, torch.float32, "compiled")
     with pytest.raises(ValueError, match="state has 2 parts but the cell has 1"):
         step("gru", x, state * 2, maps, torch.float32, "compiled")
+
+
+def test_first_step_inside_a_transform() -> None:
+    """In a process of its own, where nothing has been imported by a step before."""
+    script = """
+import torch, spgru
+gru, x = spgru.GRU(3, 4), torch.randn(2, 3)
+with torch.no_grad():
+    mean, _ = torch.func.jvp(lambda x: gru.step(x)[0].mean, (x,), (x,))
+    torch.testing.assert_close(mean, gru.step(x)[0].mean)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -46,11 +46,12 @@ def _in_one_call(
     cell: Cell, x: Tensor | Moments, state: tuple[Any, ...], input_map: Affine, backend: Backend
 ) -> Any:
     """The step as one call of C, None where there is none or something else is faster."""
+    # Asked first: nothing that computes constants may be imported inside a transform.
+    if is_transformed(x, *state):
+        return None
     native = _native()
-    # Cached with the weights once `explain` has found that C can take them: what remains to be seen
-    # is whether it can take these tensors.
+    # Cached with the weights once `explain` has found that C can take them.
     is_known = native.WholeSteps in cell.hidden.cache and backend in ("auto", "compiled")
-    is_known = is_known and not is_transformed(x, *state)
     if not is_known and explain(cell, x, state, backend).backend != "compiled":
         return None
     return native.whole_steps(cell, input_map, x.shape[:-1].numel(), 1)

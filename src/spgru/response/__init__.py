@@ -1,5 +1,6 @@
-"""`respond`: the variance by all sources, weights shared over time included."""
+"""`respond` and `Stream`: the variance by all sources, weights shared over time included."""
 
 from spgru.response.respond import respond
+from spgru.response.stream import Stream, StreamState
 
-__all__ = ["respond"]
+__all__ = ["Stream", "StreamState", "respond"]

@@ -18,7 +18,7 @@ from spgru.response.arguments import Inputs, Outputs
 from spgru.response.backward import Backward
 from spgru.response.tape import Noise, Tape
 
-__all__ = ["respond"]
+__all__ = ["check_module", "respond", "uncompiled"]
 
 
 def respond(
@@ -71,10 +71,12 @@ def respond(
         the structure that the module returns, in which all `Moments` have the closed-form mean and
         this variance; with `sources` also a dict of such structures, with tensors for `Moments`
     """
-    _check(module, memory)
+    if memory <= 0:
+        raise ValueError(f"memory must be a positive number of bytes, got {memory}")
+    check_module(module, "respond")
     call = module if function is None else function
     # Gains and scales stand for what the response computes: with both it would count twice.
-    with torch.inference_mode(False), torch.enable_grad(), _uncompiled(), uncalibrated(module):
+    with torch.inference_mode(False), torch.enable_grad(), uncompiled(), uncalibrated(module):
         given = Inputs(inputs, options)
         with closing(Tape(module, create_graph)) as tape:
             with tape.first_pass():
@@ -91,7 +93,7 @@ def respond(
     return (y, split) if sources else y
 
 
-def _uncompiled() -> AbstractContextManager[Any]:
+def uncompiled() -> AbstractContextManager[Any]:
     """Compiled modules run as they were written: what happens inside is to be seen."""
     # Where nothing was compiled the compiler need not be imported, which takes a second.
     if "torch._dynamo" not in sys.modules:
@@ -106,14 +108,17 @@ def _batch_dim(module: nn.Module) -> int:
     return 1 if any(not layer.batch_first for layer in layers) else 0
 
 
-def _check(module: nn.Module, memory: int) -> None:
+def check_module(module: nn.Module, what: str) -> None:
+    """That a response can be computed.
+
+    Args:
+        what: is asked for
+    """
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"module must be an nn.Module, got {type(module).__name__}; pass the module, and what "
             "to call by function="
         )
-    if memory <= 0:
-        raise ValueError(f"memory must be a positive number of bytes, got {memory}")
     layers = dict(layers_of(module))
     if not layers:
         raise ValueError(
@@ -123,7 +128,7 @@ def _check(module: nn.Module, memory: int) -> None:
         where = f"{name or 'the module'} ({type(layer).__name__})"
         if weight_mode(layer) is not None:
             raise ValueError(
-                "respond needs the moments of the weights and cannot run while they are drawn or "
+                f"{what} needs the moments of the weights and cannot run while they are drawn or "
                 "at their means; call it outside of `sampling` and `at_mean`"
             )
         if layer.family.name != "gaussian":

@@ -23,7 +23,7 @@ from spgru.functional.tapped import tapped_product
 from spgru.modes import Responding, WeightMode, enter_weights
 from spgru.moments import Moments, observing, unobserved
 from spgru.nn.layer import Layer, layers_of
-from spgru.recurrent import Trajectory
+from spgru.response.observed import NOTHING, UNSTEADY, certain, each, made_again
 
 __all__ = ["Noise", "Sums", "Tape", "Use"]
 
@@ -183,7 +183,7 @@ class Tape:
         """Adds to `noises` what it finds."""
         second = _Second(self.notes, noises)
         graph = torch.set_grad_enabled(self.create_graph)
-        with self._responding(_certain, None), graph, observing(second):
+        with self._responding(certain, None), graph, observing(second):
             yield
         second.end()
 
@@ -247,7 +247,7 @@ class _First:
         with unobserved():
             result = function(*args, **options)
         self._notes.results.append(result)
-        return _made_again(result)
+        return made_again(result)
 
 
 class _Second:
@@ -257,62 +257,31 @@ class _Second:
         self._made, self._results, self._noises = iter(notes.made), iter(notes.results), noises
 
     def made(self, moments: Moments) -> None:
-        before = next(self._made, _NOTHING)
+        before = next(self._made, NOTHING)
         if before is None and not isinstance(moments.mean, Tensor):
             return
-        if before is None or before is _NOTHING or before[0].shape != moments.mean.shape:
-            raise RuntimeError(_UNSTEADY)
+        if before is None or before is NOTHING or before[0].shape != moments.mean.shape:
+            raise RuntimeError(UNSTEADY)
         mean = before[0]
         if bool(moments.var.any()):
             if not mean.requires_grad:
-                raise RuntimeError(_UNSTEADY)
+                raise RuntimeError(UNSTEADY)
             self._noises.append(Noise(mean, moments.var))
         object.__setattr__(moments, "mean", mean if torch.is_grad_enabled() else mean.detach())
         object.__setattr__(moments, "var", torch.zeros_like(mean))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
         # What is certain stays so, and the means are those of the first pass: known already.
-        result = next(self._results, _NOTHING)
-        if result is _NOTHING:
-            raise RuntimeError(_UNSTEADY)
+        result = next(self._results, NOTHING)
+        if result is NOTHING:
+            raise RuntimeError(UNSTEADY)
         with unobserved():
-            result = _each(result, _certain)
-        return _made_again(result)
+            result = each(result, certain)
+        return made_again(result)
 
     def end(self) -> None:
-        if next(self._made, _NOTHING) is not _NOTHING:
-            raise RuntimeError(_UNSTEADY)
-
-
-_NOTHING: Any = object()
-
-
-def _certain(moments: Moments) -> Moments:
-    return Moments(moments.mean, torch.zeros_like(moments.var))
-
-
-def _made_again(result: Any) -> Any:
-    """So that an observer sees it."""
-    return _each(result, lambda moments: Moments(moments.mean, moments.var))
-
-
-def _each(result: Any, change: Callable[[Moments], Moments]) -> Any:
-    """Moments in tuples and dicts changed."""
-    if isinstance(result, Moments):
-        return change(result)
-    if isinstance(result, dict):
-        return {name: _each(part, change) for name, part in result.items()}
-    if isinstance(result, Trajectory):
-        return Trajectory(*(_each(part, change) for part in result))
-    if isinstance(result, tuple):
-        return tuple(_each(part, change) for part in result)
-    return result
-
-
-_UNSTEADY = (
-    "the module did not do the same when it was run again with certain weights, so the noise that "
-    "it adds cannot be told from what it passes on; make what it does depend on the means alone"
-)
+        if next(self._made, NOTHING) is not NOTHING:
+            raise RuntimeError(UNSTEADY)
 
 
 def _join(path: str, name: str) -> str:

@@ -31,7 +31,7 @@ from spgru.recurrent.kernels.remainders import (
 from spgru.recurrent.kernels.scan import _History, _run
 from spgru.recurrent.kernels.steps import Steps
 
-__all__ = ["tapped_scan"]
+__all__ = ["step_coefficients", "tapped_scan"]
 
 # Up to here the weights of a step lie in a processor's own cache, and one call of C is faster than
 # a library's products.
@@ -200,7 +200,8 @@ class _Linear:
         joined: list[Any] = [
             None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True)
         ]
-        coefficients = _coefficients(setting, self.a, *joined)
+        bias = self.a.bias, self.a.bias_var
+        coefficients = step_coefficients(setting.kernels, *bias, *joined)
         if self.a.bias is not None and self.a.bias_var is not None:
             joined[2:4] = joined[2] + self.a.bias, joined[3] + self.a.bias_var
         values, weight_var = Values(*joined), setting.cell.hidden.weight_var
@@ -222,15 +223,17 @@ class _Linear:
         return [*x, *p, *states]
 
 
-def _coefficients(
-    setting: Setting, a: Inputs, x_mean: Tensor, x_var: Tensor, p_mean: Tensor, p_var: Tensor,
-    h_mean: Tensor, h_var: Tensor, c_mean: Tensor | None, c_var: Tensor | None,
+def step_coefficients(
+    kernels: Any, bias: Tensor | None, bias_var: Tensor | None, x_mean: Tensor, x_var: Tensor,
+    p_mean: Tensor, p_var: Tensor, h_mean: Tensor, h_var: Tensor, c_mean: Tensor | None,
+    c_var: Tensor | None,
 ) -> Coefficients:  # fmt: skip
-    size = a.h_mean.shape[-1]
+    """Of steps whose rows are all there is; see `Values`, but p is without bias."""
+    size = h_mean.shape[-1]
     zeros, ones = torch.zeros_like(h_mean), torch.ones_like(h_mean)
     no_moments = h_mean.new_zeros(*h_mean.shape[:-1], 2 * size)
-    places = 4 if setting.kernels.has_cell else 2
-    is_shared = setting.kernels.one_gradient
+    places = 4 if kernels.has_cell else 2
+    is_shared = kernels.one_gradient
     x_grads = [x_mean.new_empty(places, *x_mean.shape) for _ in range(2)]
     p_grads = x_grads
     if not is_shared:
@@ -239,9 +242,9 @@ def _coefficients(
     for place in range(places):
         if place >= 2:  # gradients of a cell come in where that of the step before is put
             carried[place - 2][place] = 1
-        setting.kernels.backward(
+        kernels.backward(
             x_mean=x_mean, x_var=x_var, p_mean=p_mean, p_var=p_var,
-            bias=a.bias, bias_var=a.bias_var, h_mean=h_mean, h_var=h_var,
+            bias=bias, bias_var=bias_var, h_mean=h_mean, h_var=h_var,
             c_mean=c_mean, c_var=c_var, new_mean=zeros,
             out_mean=ones if place == 0 else zeros, out_var=ones if place == 1 else zeros,
             by_operand_mean=zeros, by_operand_moments=no_moments,

@@ -1,0 +1,103 @@
+"""Finds the variance that a module adds, without gradients.
+
+As `spgru.response.tape` does: a first pass in the closed form tells the mean of all `Moments`, a
+second with certain weights and inputs what variance appears all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch.autograd.forward_ad as forward_ad
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from spgru.moments import Moments, observing, unobserved
+from spgru.response.directions import taking
+from spgru.response.observed import NOTHING, UNSTEADY, certain, each, made_again
+
+__all__ = ["Weights", "find_noises"]
+
+Weights = Mapping[nn.Module, Mapping[str, Moments]]
+"""Of every layer by name."""
+
+
+def find_noises(
+    weights: Weights, call: Callable[..., Any], args: tuple[Any, ...]
+) -> dict[int, Tensor]:
+    """The variances that `call(*args)` adds, by the number of the `Moments` that they enter at."""
+    is_cuda = any(value.mean.is_cuda for own in weights.values() for value in own.values())
+    # Kernels for activations make other Moments on their way than the code that is differentiated.
+    with forward_ad.dual_level() if is_cuda else nullcontext():
+        first = _First()
+        with taking(weights), observing(first):
+            call(*args)
+        second = _Second(first)
+        sure = {
+            layer: {name: certain(moments) for name, moments in own.items()}
+            for layer, own in weights.items()
+        }
+        args = pytree.tree_map(_sure, args, is_leaf=_is_moments)
+        with taking(sure), observing(second):
+            call(*args)
+        second.end()
+    return second.noises
+
+
+def _is_moments(value: Any) -> bool:
+    return isinstance(value, Moments)
+
+
+def _sure(value: Any) -> Any:
+    return certain(value) if isinstance(value, Moments) else value
+
+
+class _First:
+    """Notes all means."""
+
+    def __init__(self) -> None:
+        self.means: list[Any] = []
+        self.results: list[Any] = []
+
+    def made(self, moments: Moments) -> None:
+        self.means.append(moments.mean)
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        with unobserved():
+            result = function(*args, **options)
+        self.results.append(result)
+        return made_again(result)
+
+
+class _Second:
+    """Finds the variance that is there though nothing known is uncertain."""
+
+    def __init__(self, first: _First) -> None:
+        self._means, self._results = iter(first.means), iter(first.results)
+        self._count = 0
+        self.noises: dict[int, Tensor] = {}
+
+    def made(self, moments: Moments) -> None:
+        mean = next(self._means, NOTHING)
+        if mean is NOTHING or mean.shape != moments.mean.shape:
+            raise RuntimeError(UNSTEADY)
+        if bool(moments.var.any()):
+            self.noises[self._count] = moments.var
+        object.__setattr__(moments, "mean", mean)
+        object.__setattr__(moments, "var", moments.var.new_zeros(mean.shape))
+        self._count += 1
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        # What is certain stays so, and the means are those of the first pass: known already.
+        result = next(self._results, NOTHING)
+        if result is NOTHING:
+            raise RuntimeError(UNSTEADY)
+        with unobserved():
+            result = each(result, certain)
+        return made_again(result)
+
+    def end(self) -> None:
+        if next(self._means, NOTHING) is not NOTHING:
+            raise RuntimeError(UNSTEADY)
