@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor test test-gpu check bench accuracy clean
+.PHONY: help demo sensor forecast test test-gpu check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -19,6 +19,9 @@ demo: $(READY)  ## the paper's controlled study, small: train, test off the path
 
 sensor: $(READY)  ## a sensor that fails: train a small GRU, predict with uncertainty, audit it
 	$(BIN)/python examples/sensor.py
+
+forecast: $(READY)  ## forecasts with intervals: a fortnight of hourly demand, from an array
+	$(BIN)/python examples/forecast.py
 
 test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q

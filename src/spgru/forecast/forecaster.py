@@ -31,6 +31,7 @@ from spgru.forecast.forecast import Forecast
 from spgru.forecast.history import appended
 from spgru.forecast.network import Anchor, Cell, Direct, FedBack
 from spgru.forecast.prediction import run
+from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
 from spgru.forecast.windows import Numbers, Windows, split_windows
 from spgru.runtime.device import choose_device
@@ -222,12 +223,13 @@ class Forecaster:
                 anchor, squares = choose_anchor(windows, *drawn, rates=(1.0,))
             network = _make(settings, mode, context, season, scaling.size, anchor).to(device)
             network.start_noise_(squares)
-            records[mode] = train(network, windows, split, _training(settings))
             report = None
-            if settings.calibrate:
-                report = _calibrated(network, windows, split.validation, settings)
+            with few_threads(settings.hidden_size):
+                records[mode] = train(network, windows, split, _training(settings))
+                if settings.calibrate:
+                    report = _calibrated(network, windows, split.validation, settings)
+                scores[mode] = validate(network, windows, split.validation)
             found[mode] = network, report
-            scores[mode] = validate(network, windows, split.validation)
         best: Any = min(scores, key=lambda mode: scores[mode])
         network, report = found[best]
         self._state = _Fitted(
@@ -277,7 +279,8 @@ class Forecaster:
         )  # fmt: skip
         lengths = np.asarray([len(values) for values in panel.values], np.int64)
         split = state.mode == "direct" if parts is None else parts
-        found = run(state.network, windows, np.arange(len(panel)), lengths, split)
+        with few_threads(settings.hidden_size):
+            found = run(state.network, windows, np.arange(len(panel)), lengths, split)
         return Forecast(
             found.mean, found.var, found.scaling, panel.names, panel.times, panel.single,
             found.shares, panel.values,
