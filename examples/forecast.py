@@ -27,7 +27,7 @@ def main() -> None:
     y = demand(HOURS)
     known = HOURS - 14 * HORIZON  # two weeks are kept back
 
-    forecaster = Forecaster(HORIZON, season=24, steps=300, mode="direct").fit(y[:known])
+    forecaster = Forecaster(HORIZON, season=24, steps=200, mode="direct").fit(y[:known])
     print(forecaster.report)
 
     covered, errors, naive = [], [], []

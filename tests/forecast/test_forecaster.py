@@ -151,21 +151,6 @@ def test_training_stops_early() -> None:
     assert record.best_score == min(record.scores)
 
 
-def test_validation_is_not_seen_in_training() -> None:
-    """What happens in its last fifth changes when a training stops, and no weight before."""
-    y = wave(300)
-    changed = y.copy()
-    changed[-50:] += np.random.default_rng(5).standard_normal(50)
-    options = SMALL | {"steps": 5, "patience": 100, "calibrate": False}
-    scores = [Forecaster(HORIZON, **options).fit(v).records["direct"].scores for v in (y, changed)]
-    assert scores[0] != scores[1]
-    windows = [Forecaster(HORIZON, **options).fit(v) for v in (y, changed)]
-    if windows[0].records["direct"].best_step == windows[1].records["direct"].best_step:
-        weights = [dict(f.network.named_parameters()) for f in windows]
-        for name, weight in weights[0].items():
-            assert torch.equal(weight, weights[1][name])
-
-
 # -- going on -------------------------------------------------------------------------------------
 
 

@@ -87,8 +87,9 @@ def choose_anchor(
             unit = roughness[:, :1] if lag == 1 else roughness[:, 1:]
             best, least = (anchor, error / unit.exp()), size
     assert best is not None
-    # By the absolute error, since some windows are constant but for a jump: E e^2 of a Gaussian.
-    return best[0], 0.5 * math.pi * best[1].nanmean(0).nan_to_num(1.0).square()
+    # By the median, since some windows are constant but for a jump: 0.6745 sigma of a Gaussian.
+    middle = best[1].nanmedian(0).values.nan_to_num(1.0)
+    return best[0], (middle / 0.6745).square()
 
 
 def train(
@@ -115,7 +116,7 @@ def train(
     every = max(1, options.steps // _CHECKS)
     start = time.perf_counter()
     network.train()
-    with Bar(options.progress, options.steps) as bar:
+    with Bar(options.progress, options.steps, "fit") as bar:
         for step in range(1, options.steps + 1):
             chosen = generator.integers(len(usable), size=options.batch_size)
             origins = split.first_origin[usable[chosen]] + generator.integers(counts[chosen])

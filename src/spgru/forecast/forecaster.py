@@ -127,7 +127,7 @@ class Forecaster:
 
     Args:
         horizon: steps to forecast
-        context: values to read; by default seven seasons, at least two horizons, as far as the
+        context: values to read; by default seven seasons, at least four horizons, as far as the
             series allow
         season: steps of a season; by default what is usual for the frequency of a time index, and
             1, for none, without one
@@ -426,7 +426,7 @@ def _sizes(settings: Settings, lengths: Sequence[int], season: int) -> tuple[int
                 f"context is {context} and season {season}; a context must be longer than a season"
             )
     else:
-        context = min(max(7 * season, 2 * horizon, 8), max(_LONGEST, 2 * season))
+        context = min(max(7 * season, 4 * horizon, 16), max(_LONGEST, 2 * season))
         # Room for some windows of the training, besides one of validation.
         context = max(min(context, longest - 3 * horizon), season + 1)
     needed = _least(context, season) + 2 * horizon
