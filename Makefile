@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert test test-gpu check bench accuracy clean
+.PHONY: help demo sensor convert forecast test test-gpu check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -22,6 +22,9 @@ sensor: $(READY)  ## a sensor that fails: train a small GRU, predict with uncert
 
 convert: $(READY)  ## a trained nn.LSTM made probabilistic, without training it again
 	$(BIN)/python examples/convert.py
+
+forecast: $(READY)  ## forecasts with intervals: a fortnight of hourly demand, from an array
+	$(BIN)/python examples/forecast.py
 
 test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q

@@ -136,3 +136,15 @@ def test_outcomes_that_cannot_be_used() -> None:
         spgru.calibrate(spgru.GRU(1, 2), torch.randn(5, 6, 1), torch.randn(5, 6, 2))
     with pytest.raises(ValueError, match="at least 4 sequences"):
         spgru.calibrate(model, x[:2, :3], y[:2, :3])
+
+
+def test_factors_on_the_whole_variance_alone() -> None:
+    """With form="scale", where two factors would be better, there is one all the same."""
+    model = Model(noise=0.5)
+    x, y = _data(a=4.0, b=0.2)
+    report = spgru.calibrate(model, x, y, form="scale")
+    assert set(report.scores) == {"plain", "one factor", "factor per step"}
+    assert report.chosen != "plain"
+    before = Model.forward(model, x).var
+    ratio = model(x).var / before
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))

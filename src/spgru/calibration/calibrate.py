@@ -64,7 +64,8 @@ def calibrate(
         level: with `y`, of a central interval that is to hold on the sequences held out (split
             conformal): the variance is scaled once more until it does
         form: `"gains"` or `"scale"` to try that alone. Gains hold in a stream, step by step, too;
-            a scale of the output is there only where the module is called
+            a scale of the output is there only where the module is called. With `y`, `"scale"`
+            tries factors on the whole variance alone, so that its parts keep their shares
         call: what to calibrate instead of `module(*x)`: a function of the inputs that returns
             Moments. Of several Moments the first is taken
         draws: networks drawn for the truth; its relative error is the root of 2 / draws
@@ -96,7 +97,7 @@ def calibrate(
         raise ValueError(f"level must lie between 0 and 1, got {level}")
     with at_rest(module, seed) as scale:
         problem = pose(module, x, call, held_out, batch_dim, time_dim, seed)
-        chosen, report = find_scale(problem, scale, y, level)
+        chosen, report = find_scale(problem, scale, y, level, whole=form == "scale")
     if chosen is not None:
         scales = scales_of(module)
         (scales[0] if scales else attach_scale(module)).set_(chosen)

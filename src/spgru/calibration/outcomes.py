@@ -42,8 +42,8 @@ def _nll(outcomes: Outcomes, var: Tensor) -> Tensor:
     return torch.where(seen, nll, 0.0).sum() / seen.sum()
 
 
-def _fit(outcomes: Outcomes, own: Own, shape: Shape, steps: int = 300) -> dict[str, Scale]:
-    """Scales by name, from simple to complex."""
+def _fit(outcomes: Outcomes, own: Own, shape: Shape, whole: bool) -> dict[str, Scale]:
+    """Scales by name, from simple to complex; with `whole` those of the whole variance alone."""
     squares = (outcomes.y - outcomes.mean).square()
     ratio = squares / outcomes.var
     found: dict[str, Scale] = {}
@@ -56,11 +56,12 @@ def _fit(outcomes: Outcomes, own: Own, shape: Shape, steps: int = 300) -> dict[s
             if bool(ordered.isfinite().all()) and bool((ordered > 0).all()):
                 factor = ordered.float().reshape(*[1] * shape.time, -1)
                 found["factor per step"] = Scale(factor)
-    found["weights and noise"] = _two_factors(outcomes, own, shape, steps)
+    if not whole:
+        found["weights and noise"] = _two_factors(outcomes, own, shape)
     return found
 
 
-def _two_factors(outcomes: Outcomes, own: Own, shape: Shape, steps: int) -> Scale:
+def _two_factors(outcomes: Outcomes, own: Own, shape: Shape, steps: int = 300) -> Scale:
     """v = a (var - own) + b own, or a var + b for every feature where there is no own."""
     before = 1 if shape.time is None else 2
     squares = (outcomes.y - outcomes.mean).square()
@@ -110,9 +111,13 @@ def conformal_factor(outcomes: Outcomes, var: Tensor, level: float) -> Tensor:
 
 
 def find_scale(
-    problem: Problem, scale: OutputScale | None, y: Tensor, level: float | None
+    problem: Problem, scale: OutputScale | None, y: Tensor, level: float | None, whole: bool = False
 ) -> tuple[Scale | None, OutcomeReport]:
-    """The scale to put in place of the module's, None to leave it, and what it does."""
+    """The scale to put in place of the module's, None to leave it, and what it does.
+
+    Args:
+        whole: try factors on the whole variance alone
+    """
     run, inputs, shape = problem.run, problem.inputs, problem.shape
     if scale is None or not hands_on(run, scale, inputs):
         raise ValueError(
@@ -129,7 +134,7 @@ def find_scale(
         for index in problem.numbers
     )
     check_observed(fitted.y, held.y)
-    found = {"plain": Scale(torch.ones(1, device=output.device)), **_fit(fitted, own, shape)}
+    found = {"plain": Scale(torch.ones(1, device=output.device)), **_fit(fitted, own, shape, whole)}
     composed = {name: _compose(outer, scale.scale) for name, outer in found.items()}
     variances = {
         name: _with_noise(found[name], held)(held.var)

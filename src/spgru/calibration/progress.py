@@ -1,4 +1,4 @@
-"""A bar on a terminal, while a calibration runs."""
+"""A bar on a terminal, while a fit runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Bar"]
 class Bar:
     """A bar on standard error; nothing where there is no terminal or no rich."""
 
-    def __init__(self, shown: bool, total: int) -> None:
+    def __init__(self, shown: bool, total: int, what: str = "calibrate") -> None:
         self._bar: Any = None
         self._total = total
         if shown:
@@ -29,7 +29,7 @@ class Bar:
                     progress.TimeRemainingColumn(),
                 )
                 self._bar = progress.Progress(*columns, console=console, transient=True)
-                self._task = self._bar.add_task("calibrate", total=total)
+                self._task = self._bar.add_task(what, total=total)
 
     def __enter__(self) -> Self:
         if self._bar is not None:

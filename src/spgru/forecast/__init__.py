@@ -1,0 +1,11 @@
+"""Forecasts of series, with intervals that hold: `Forecaster` in, `Forecast` out.
+
+    from spgru.forecast import Forecaster
+
+pandas is needed only where pandas objects come in or a table is asked for.
+"""
+
+from spgru.forecast.forecast import Forecast
+from spgru.forecast.forecaster import Forecaster
+
+__all__ = ["Forecast", "Forecaster"]

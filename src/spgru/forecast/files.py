@@ -1,0 +1,146 @@
+"""A forecaster in a folder: weights and series as safetensors, the rest as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+
+from spgru.calibration import load_calibration
+from spgru.forecast.covariates import Covariates
+from spgru.forecast.data import Panel
+from spgru.forecast.features import FeatureScaling
+from spgru.forecast.fit import TrainingRecord
+from spgru.forecast.network import Anchor
+from spgru.forecast.times import Times
+from spgru.runtime.device import choose_device
+from spgru.runtime.storage import require_folder, write_whole
+
+if TYPE_CHECKING:
+    from spgru.forecast.forecaster import Forecaster
+
+__all__ = ["load", "save"]
+
+_FORMAT = 1
+_CONFIG, _MODEL, _SERIES = "forecaster.json", "model.safetensors", "series.safetensors"
+_Kind = TypeVar("_Kind", bound="Forecaster")
+
+
+def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
+    state, path = forecaster._fitted(), Path(folder)
+    panel, covariates = state.panel, state.covariates
+    strange = [name for name in panel.names if not isinstance(name, str | int | float | None)]
+    if strange:
+        raise TypeError(
+            f"a series is named {strange[0]!r}, and only text and numbers can be saved; rename it"
+        )
+    config = {
+        "format": _FORMAT,
+        "settings": asdict(forecaster.settings),
+        "mode": state.mode,
+        "context": state.context,
+        "season": state.season,
+        "anchor": state.anchor,
+        "names": panel.names,
+        "single": panel.single,
+        "times": None if panel.times is None else [_described(times) for times in panel.times],
+        "covariates": None if covariates is None else covariates.names,
+        "features": {
+            "mean": state.scaling.mean.tolist(),
+            "std": state.scaling.std.tolist(),
+            "calendar": state.scaling.calendar,
+        },
+        "records": {mode: asdict(record) for mode, record in state.records.items()},
+    }
+    arrays = {f"values.{n}": values for n, values in enumerate(panel.values)}
+    if covariates is not None:
+        arrays |= {f"covariates.{n}": mean for n, mean in enumerate(covariates.mean)}
+        if covariates.var is not None:
+            arrays |= {f"variances.{n}": var for n, var in enumerate(covariates.var)}
+    weights = {
+        name: value.detach().cpu().contiguous()
+        for name, value in state.network.state_dict().items()
+    }
+    require_folder(path)
+    write_whole(path / _MODEL, safetensors.torch.save(weights))
+    laid = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    write_whole(path / _SERIES, safetensors.numpy.save(laid))
+    # Last: a folder with it is whole.
+    write_whole(path / _CONFIG, json.dumps(config, indent=1).encode())
+
+
+def load(kind: type[_Kind], folder: str | PathLike[str], device: str) -> _Kind:
+    from spgru.forecast.forecaster import Settings, _Fitted, _make
+
+    path = Path(folder)
+    if not (path / _CONFIG).exists():
+        raise FileNotFoundError(f"{path} holds no forecaster ({_CONFIG} is missing)")
+    config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
+    if config.get("format") != _FORMAT:
+        raise ValueError(
+            f"{path} has format {config.get('format')!r}, this version reads {_FORMAT}"
+        )
+    settings = Settings(**config["settings"])
+    found = config["features"]
+    scaling = FeatureScaling(
+        np.asarray(found["mean"], np.float64), np.asarray(found["std"], np.float64),
+        found["calendar"],
+    )  # fmt: skip
+    network = _make(
+        settings, config["mode"], config["context"], config["season"], scaling.size,
+        Anchor(*config["anchor"]),
+    )  # fmt: skip
+    load_calibration(network, safetensors.torch.load_file(path / _MODEL))
+    network.to(choose_device(device)).eval()
+    arrays = safetensors.numpy.load_file(path / _SERIES)
+    numbers = range(len(config["names"]))
+    covariates = None
+    if config["covariates"] is not None:
+        variances = [arrays[f"variances.{n}"] for n in numbers] if "variances.0" in arrays else None
+        covariates = Covariates(
+            [arrays[f"covariates.{n}"] for n in numbers], variances, config["covariates"]
+        )
+    values = [arrays[f"values.{n}"] for n in numbers]
+    times = None
+    if config["times"] is not None:
+        times = [_times(t, len(v)) for t, v in zip(config["times"], values, strict=True)]
+    panel = Panel(values, config["names"], times, config["single"])
+    forecaster = kind(**config["settings"])
+    forecaster._state = _Fitted(
+        network, config["mode"], config["context"], config["season"], network.anchor, panel,
+        covariates, scaling,
+        {mode: TrainingRecord(**record) for mode, record in config["records"].items()}, None,
+    )  # fmt: skip
+    return forecaster
+
+
+def _described(times: Times) -> dict[str, Any]:
+    if times.is_period:
+        return {"period": str(times.start), "freq": times.freq}
+    zone = getattr(times.start, "tz", None)
+    naive = times.start if zone is None else times.start.tz_convert("UTC").tz_localize(None)
+    zone = None if zone is None else str(zone)
+    return {"start": naive.isoformat(), "zone": zone, "freq": times.freq}
+
+
+def _times(described: dict[str, Any], count: int) -> Times:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "this forecaster knows series with a time index, which needs pandas; install it with "
+            "pip install 'spgru[forecast]'"
+        ) from error
+    freq = described["freq"]
+    if "period" in described:
+        return Times(pandas.Period(described["period"], freq=freq), count, freq)
+    start = pandas.Timestamp(described["start"])
+    if described["zone"] is not None:
+        start = start.tz_localize("UTC").tz_convert(described["zone"])
+    return Times(start, count, freq)

@@ -1,0 +1,519 @@
+"""`Forecaster`: from series of numbers to forecasts whose intervals hold."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from spgru.calibration import calibrate as fit_variance
+from spgru.calibration.report import OutcomeReport
+from spgru.checks import check_choice
+from spgru.forecast.covariates import Covariates, read_covariates
+from spgru.forecast.data import Panel, read_series
+from spgru.forecast.features import FeatureScaling, features_of
+from spgru.forecast.fit import (
+    Loss,
+    TrainingOptions,
+    TrainingRecord,
+    choose_anchor,
+    train,
+    validate,
+)
+from spgru.forecast.forecast import Forecast
+from spgru.forecast.history import appended
+from spgru.forecast.network import Anchor, Cell, Direct, FedBack
+from spgru.forecast.prediction import run
+from spgru.forecast.threads import few_threads
+from spgru.forecast.times import season_of
+from spgru.forecast.windows import Numbers, Windows, split_windows
+from spgru.runtime.device import choose_device
+
+__all__ = ["Forecaster", "Mode", "Settings"]
+
+Mode = Literal["auto", "direct", "fed-back"]
+_JUDGED = 256
+"""Windows of validation that are aimed at, over all series; at most `_MOST_OF_ONE` of one."""
+_MOST_OF_ONE = 32
+_MOST_CALIBRATED = 2048
+"""Windows that the calibration takes."""
+_HELD_OUT = 0.7
+"""Of them, the share that says how wide intervals must be; the fit itself takes less."""
+_LONGEST = 400
+"""Of a context that is chosen automatically."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of a `Forecaster`, checked."""
+
+    horizon: int
+    context: int | None = None
+    season: int | None = None
+    hidden_size: int = 32
+    num_layers: int = 1
+    cell: Cell = "gru"
+    mode: Mode = "auto"
+    positive: bool = False
+    calendar: bool = True
+    steps: int = 1000
+    batch_size: int = 64
+    lr: float = 3e-3
+    patience: int = 12
+    loss: Loss = "crps"
+    kl_weight: float = 1.0
+    calibrate: bool = True
+    level: float | None = 0.8
+    seed: int = 0
+    device: str = "auto"
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("horizon", "hidden_size", "num_layers", "steps", "batch_size", "patience"):
+            _check_count(name, getattr(self, name))
+        for name in ("context", "season"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
+        check_choice("cell", self.cell, get_args(Cell))
+        check_choice("mode", self.mode, get_args(Mode))
+        check_choice("loss", self.loss, get_args(Loss))
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.kl_weight < 0:
+            raise ValueError(f"kl_weight must not be negative, got {self.kl_weight}")
+        if self.level is not None and not 0 < self.level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {self.level}")
+
+
+@dataclass
+class _Fitted:
+    """What fitting found."""
+
+    network: Direct | FedBack
+    mode: Mode
+    context: int
+    season: int
+    anchor: Anchor
+    panel: Panel
+    """the series as they are known by now"""
+    covariates: Covariates | None
+    scaling: FeatureScaling
+    records: dict[str, TrainingRecord]
+    report: OutcomeReport | None
+
+
+class Forecaster:
+    """Forecasts of one or many series, with intervals that hold, without sampling.
+
+        forecaster = spgru.forecast.Forecaster(horizon=24).fit(y)
+        forecast = forecaster.predict()
+        low, high = forecast.interval(0.8)
+
+    One recurrent network with random weights serves all series (a global model). It reads the last
+    `context` values in units of their own and says what to add to a plain forecast, the last value
+    or the last season, whichever is better; all horizons at once (direct) or step by step, reading
+    its own forecasts back. Its variance is that of weights, inputs and noise, then fitted to what
+    happened in windows that the training has not seen (`spgru.calibrate`).
+
+    Missing values (NaN, gaps in a time index) are filled for the network, which is told so, and do
+    not count in training. A history shorter than the context counts as missing before its start.
+
+    Args:
+        horizon: steps to forecast
+        context: values to read; by default seven seasons, at least four horizons, as far as the
+            series allow
+        season: steps of a season; by default what is usual for the frequency of a time index, and
+            1, for none, without one
+        hidden_size: of the encoder
+        num_layers: of the encoder
+        cell: `"gru"` or `"lstm"`
+        mode: `"direct"`, `"fed-back"`, or `"auto"` to train both and keep the one with the better
+            validation, in twice the time
+        positive: the values are not negative and their changes relative: the network works with
+            log(1 + value / mean of the context), and no quantile is below 0
+        calendar: use the hour, weekday and day of the year of a time index
+        steps: of the training, at most
+        batch_size: windows of a step
+        lr: learning rate of AdamW, after a warm-up and before it falls
+        patience: checks of the validation, 25 in a training, without progress before it ends
+        loss: `"crps"`, in units of the plain forecast's errors, or `"nll"`, of a Gaussian
+        kl_weight: of the divergence from the prior of the weights, N(0, 1)
+        calibrate: fit the variance to the windows of validation
+        level: of the interval that is made to hold there (split conformal), None for likelihood
+            alone
+        seed: the same seed gives the same forecaster, on the same machine
+        device: `"auto"` is a GPU if there is one
+        progress: show a bar, on a terminal and where rich is installed
+    """
+
+    def __init__(
+        self,
+        horizon: int,
+        context: int | None = None,
+        season: int | None = None,
+        *,
+        hidden_size: int = 32,
+        num_layers: int = 1,
+        cell: Cell = "gru",
+        mode: Mode = "auto",
+        positive: bool = False,
+        calendar: bool = True,
+        steps: int = 1000,
+        batch_size: int = 64,
+        lr: float = 3e-3,
+        patience: int = 12,
+        loss: Loss = "crps",
+        kl_weight: float = 1.0,
+        calibrate: bool = True,
+        level: float | None = 0.8,
+        seed: int = 0,
+        device: str = "auto",
+        progress: bool = True,
+    ) -> None:
+        self.settings = Settings(
+            horizon, context, season, hidden_size, num_layers, cell, mode, positive, calendar,
+            steps, batch_size, lr, patience, loss, kl_weight, calibrate, level, seed, device,
+            progress,
+        )  # fmt: skip
+        self._state: _Fitted | None = None
+
+    # -- fitting ----------------------------------------------------------------------------------
+
+    def fit(self, y: Any, X: Any = None) -> Self:  # noqa: N803
+        """Train on one or many series.
+
+        Args:
+            y: a 1-D array or list of numbers, a pandas Series, a list or dict of these, or a
+                DataFrame, wide (a column for each series) or long (columns item, time, value)
+            X: covariates of every time that will be known for the horizon, too: an array (time,
+                covariates), a DataFrame, or `Moments` where they are uncertain; a list or dict of
+                these for several series
+        """
+        settings = self.settings
+        panel = read_series(y, settings.positive)
+        horizon, lengths = settings.horizon, [len(values) for values in panel.values]
+        covariates = None
+        if X is not None:
+            rows = [(n, n + horizon) for n in lengths]
+            covariates = read_covariates(X, panel, 0, rows).first(lengths)
+        season = settings.season or season_of(panel.times[0] if panel.times else None)
+        context, season = _sizes(settings, lengths, season)
+        features, scaling = features_of(panel, covariates, settings.calendar, 0)
+        device = choose_device(settings.device)
+        windows = Windows(
+            panel.values, *features, context, horizon, season, settings.positive, device
+        )
+        judged = min(max(1, math.ceil(_JUDGED / len(panel))), _MOST_OF_ONE)
+        split = split_windows(lengths, horizon, _least(context, season), judged)
+        split = split._replace(validation=_with_outcomes(windows, split.validation))
+        drawn = _drawn(windows, split.first_origin, split.last_origin, settings.seed)
+        anchor, squares = choose_anchor(windows, *drawn)
+        found: dict[str, tuple[Direct | FedBack, OutcomeReport | None]] = {}
+        records: dict[str, TrainingRecord] = {}
+        scores: dict[str, float] = {}
+        for mode in ("direct", "fed-back") if settings.mode == "auto" else (settings.mode,):
+            if mode == "fed-back":
+                anchor, squares = choose_anchor(windows, *drawn, rates=(1.0,))
+            network = _make(settings, mode, context, season, scaling.size, anchor).to(device)
+            network.start_noise_(squares)
+            report = None
+            with few_threads(settings.hidden_size):
+                records[mode] = train(network, windows, split, _training(settings))
+                if settings.calibrate:
+                    report = _calibrated(network, windows, split.validation, settings)
+                scores[mode] = validate(network, windows, split.validation)
+            found[mode] = network, report
+        best: Any = min(scores, key=lambda mode: scores[mode])
+        network, report = found[best]
+        self._state = _Fitted(
+            network,
+            best,
+            context,
+            season,
+            network.anchor,
+            panel,
+            covariates,
+            scaling,
+            records,
+            report,
+        )
+        return self
+
+    # -- forecasting ------------------------------------------------------------------------------
+
+    def predict(self, y: Any = None, X: Any = None, *, parts: bool | None = None) -> Forecast:  # noqa: N803
+        """The next `horizon` values.
+
+        Args:
+            y: the history to forecast from, as in `fit`, of the same or of other series; by
+                default the one that is known. Its last `context` values matter
+            X: covariates, if there were any in `fit`: rows for the horizon, preceded by rows for
+                all of `y` if that is given
+            parts: split the variance into weights, inputs and noise. None does so where it is
+                cheap: direct forecasts take two passes more. Forecasts that are read back take
+                `spgru.respond`, as do uncertain covariates in any case
+        """
+        state, settings = self._fitted(), self.settings
+        horizon = settings.horizon
+        if y is None:
+            panel = state.panel
+        else:
+            freq = state.panel.times[0].freq if state.panel.times else None
+            panel = read_series(y, settings.positive, freq=freq)
+            self._check_times(panel)
+        covariates = self._known(panel, X, y is None)
+        least = _least(state.context, state.season)
+        for name, values in zip(panel.names, panel.values, strict=True):
+            _check_history(values, name, least, state.context)
+        features, _ = features_of(panel, covariates, settings.calendar, horizon, state.scaling)
+        windows = Windows(
+            panel.values, *features, state.context, horizon, state.season, settings.positive,
+            next(state.network.parameters()).device,
+        )  # fmt: skip
+        lengths = np.asarray([len(values) for values in panel.values], np.int64)
+        split = state.mode == "direct" if parts is None else parts
+        with few_threads(settings.hidden_size):
+            found = run(state.network, windows, np.arange(len(panel)), lengths, split)
+        return Forecast(
+            found.mean, found.var, found.scaling, panel.names, panel.times, panel.single,
+            found.shares, panel.values,
+        )  # fmt: skip
+
+    def update(self, y: Any, X: Any = None) -> Self:  # noqa: N803
+        """Go on from new values, without fitting again.
+
+        Args:
+            y: the values after those that are known, in the form that `fit` was given
+            X: their covariates, a row for each value, if there were any in `fit`
+        """
+        state = self._fitted()
+        freq = state.panel.times[0].freq if state.panel.times else None
+        new = read_series(y, self.settings.positive, freq=freq, may_be_unknown=True)
+        panel, added = appended(state.panel, new)
+        covariates = state.covariates
+        if (X is None) != (covariates is None):
+            raise ValueError(
+                "X is missing, and fit was given covariates"
+                if X is None
+                else "X is given, and fit was given no covariates"
+            )
+        if covariates is not None:
+            later = read_covariates(
+                X, state.panel, None, [(count,) for count in added], covariates.names
+            )
+            covariates = covariates.followed_by(later)
+        state.panel, state.covariates = panel, covariates
+        return self
+
+    # -- what was found ---------------------------------------------------------------------------
+
+    @property
+    def network(self) -> nn.Module:
+        """The trained network, for `spgru.audit` and the like."""
+        return self._fitted().network
+
+    @property
+    def mode(self) -> str:
+        """`"direct"` or `"fed-back"`, whichever was chosen."""
+        return self._fitted().mode
+
+    @property
+    def context(self) -> int:
+        return self._fitted().context
+
+    @property
+    def season(self) -> int:
+        return self._fitted().season
+
+    @property
+    def records(self) -> dict[str, TrainingRecord]:
+        """How each training went, by mode."""
+        return self._fitted().records
+
+    @property
+    def report(self) -> OutcomeReport | None:
+        """What calibration did; None without it."""
+        return self._fitted().report
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Weights, settings and known series into one folder: safetensors and JSON."""
+        from spgru.forecast.files import save
+
+        save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str], device: str = "auto") -> Self:
+        """What `save` wrote, ready to predict and update."""
+        from spgru.forecast.files import load
+
+        found: Self = load(cls, folder, device)
+        return found
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _fitted(self) -> _Fitted:
+        if self._state is None:
+            raise RuntimeError("this Forecaster has not been fitted; call fit first")
+        return self._state
+
+    def _check_times(self, panel: Panel) -> None:
+        known = self._fitted().panel.times
+        if known is None:
+            return
+        if panel.times is None:
+            raise ValueError(
+                "y has no time index, and the forecaster was fitted with one, whose calendar it "
+                "reads; pass a pandas Series with times"
+            )
+        known[0].require_alike(panel.times[0], "fit and predict together")
+
+    def _known(self, panel: Panel, X: Any, own: bool) -> Covariates | None:  # noqa: N803
+        """The covariates of histories and horizon."""
+        covariates, horizon = self._fitted().covariates, self.settings.horizon
+        if covariates is None:
+            if X is not None:
+                raise ValueError("X is given, and the forecaster was fitted without covariates")
+            return None
+        if X is None:
+            raise ValueError(
+                f"X is missing: the forecaster was fitted with the covariates {covariates.names}, "
+                f"which must be known for the {horizon} steps of the horizon"
+            )
+        lengths = [len(values) for values in panel.values]
+        if own:
+            later = read_covariates(X, panel, None, [(horizon,)] * len(panel), covariates.names)
+            return covariates.followed_by(later)
+        rows = [(n + horizon,) for n in lengths]
+        return read_covariates(X, panel, 0, rows, covariates.names)
+
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in asdict(self.settings).items() if name != "progress"}
+        defaults = asdict(Settings(self.settings.horizon))
+        given = [f"{k}={v!r}" for k, v in shown.items() if k == "horizon" or v != defaults[k]]
+        return f"Forecaster({', '.join(given)})"
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _least(context: int, season: int) -> int:
+    """Values without which there is no forecast; the rest of a context may be missing."""
+    return min(context, max(season + 1, context // 2))
+
+
+def _sizes(settings: Settings, lengths: Sequence[int], season: int) -> tuple[int, int]:
+    """Context and season that the series allow."""
+    horizon, longest = settings.horizon, max(lengths)
+    if settings.season is None and longest < 3 * season + 2 * horizon:
+        season = 1  # a usual season that the data cannot show
+    if settings.context is not None:
+        context = settings.context
+        if context <= season:
+            raise ValueError(
+                f"context is {context} and season {season}; a context must be longer than a season"
+            )
+    else:
+        context = min(max(7 * season, 4 * horizon, 16), max(_LONGEST, 2 * season))
+        # Room for some windows of the training, besides one of validation.
+        context = max(min(context, longest - 3 * horizon), season + 1)
+    needed = _least(context, season) + 2 * horizon
+    if longest < needed:
+        raise ValueError(
+            f"the longest series has {longest} values, and {needed} are needed: "
+            f"{_least(context, season)} to read and {2 * horizon} to forecast, in training and in "
+            "validation; use a smaller horizon, context or season, or more data"
+        )
+    return context, season
+
+
+def _check_history(values: Any, name: Any, least: int, context: int) -> None:
+    if len(values) < least:
+        raise ValueError(
+            f"the series {name!r} has {len(values)} values, and a forecast needs {least} (the "
+            f"context is {context}); pass a longer history"
+        )
+    seen = int((~np.isnan(values[-context:])).sum())
+    if seen < 2:
+        raise ValueError(
+            f"the series {name!r} has {seen} observed values among its last {context}; a forecast "
+            "needs at least 2"
+        )
+
+
+def _make(
+    settings: Settings, mode: str, context: int, season: int, features: int, anchor: Anchor
+) -> Direct | FedBack:
+    kind = Direct if mode == "direct" else FedBack
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        return kind(
+            horizon=settings.horizon, context=context, season=season, features=features,
+            hidden_size=settings.hidden_size, num_layers=settings.num_layers, cell=settings.cell,
+            anchor=anchor,
+        )  # fmt: skip
+
+
+def _training(settings: Settings) -> TrainingOptions:
+    return TrainingOptions(
+        settings.steps, settings.batch_size, settings.lr, settings.patience, settings.loss,
+        settings.kl_weight, settings.seed, settings.progress,
+    )  # fmt: skip
+
+
+def _with_outcomes(windows: Windows, which: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
+    seen = windows.observed(*which)
+    if not seen.any():
+        raise ValueError(
+            "nothing was observed at the end of the series, by which a network is judged; cut the "
+            "missing values off"
+        )
+    return which[0][seen], which[1][seen]
+
+
+def _drawn(windows: Windows, first: Numbers, last: Numbers, seed: int) -> tuple[Numbers, Numbers]:
+    """Some windows of the training in which something was observed."""
+    generator = np.random.default_rng(seed)
+    usable = np.flatnonzero(last >= first)
+    series = usable[generator.integers(len(usable), size=1024)]
+    origins = first[series] + generator.integers((last - first + 1)[series])
+    seen = windows.observed(series, origins)
+    if not seen.any():
+        raise ValueError(
+            "no window of the series holds observed values both to read and to forecast; there are "
+            "too many missing values"
+        )
+    return series[seen], origins[seen]
+
+
+def _calibrated(
+    network: nn.Module, windows: Windows, which: tuple[Numbers, Numbers], settings: Settings
+) -> OutcomeReport | None:
+    """Fit the variance to the windows of validation, in place."""
+    series, origins = (part[:: max(1, len(part) // _MOST_CALIBRATED)] for part in which)
+    if len(series) < 4:
+        warnings.warn(
+            f"the series hold {len(series)} windows of validation, too few to calibrate by; "
+            "intervals are as trained",
+            stacklevel=3,
+        )
+        return None
+    batch = windows.batch(series, origins)
+    report = fit_variance(
+        network, batch.inputs, batch.target, form="scale", level=settings.level, held_out=_HELD_OUT,
+        batch_dim=0, time_dim=1, seed=settings.seed, progress=False,
+    )  # fmt: skip
+    assert isinstance(report, OutcomeReport)
+    return report

@@ -1,0 +1,197 @@
+"""Times of a series: start, frequency and time zone; those that follow; what a calendar says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spgru.forecast.scaling import Array
+
+__all__ = ["Times", "aligned", "season_of", "times_of"]
+
+_SEASONS = {
+    "s": 60, "min": 60, "h": 24, "D": 7, "B": 5, "W": 52, "M": 12, "MS": 12, "ME": 12, "BMS": 12,
+    "BME": 12, "Q": 4, "QS": 4, "QE": 4, "BQS": 4, "BQE": 4, "Y": 1, "YS": 1, "YE": 1,
+}  # fmt: skip
+"""Steps of the season that is usual for a frequency; other multiples of it have none."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Equally spaced times, known by the first, their number and their frequency."""
+
+    start: Any
+    """pandas Timestamp or Period"""
+    count: int
+    freq: str
+
+    @property
+    def is_period(self) -> bool:
+        return type(self.start).__name__ == "Period"
+
+    def index(self, first: int, count: int) -> Any:
+        """The times from number `first` on; the series' own are 0 to `self.count` - 1."""
+        import pandas
+
+        if self.is_period:
+            return pandas.period_range(self.start, periods=first + count, freq=self.freq)[first:]
+        return pandas.date_range(self.start, periods=first + count, freq=self.freq)[first:]
+
+    def longer(self, steps: int) -> Times:
+        return Times(self.start, self.count + steps, self.freq)
+
+    def require_alike(self, other: Times, name: str) -> None:
+        """One frequency and one time zone."""
+        if self.freq != other.freq or self.is_period != other.is_period:
+            raise ValueError(
+                f"{name} holds series of frequencies {self.freq!r} and {other.freq!r}; resample "
+                "them to one, or fit one forecaster for each"
+            )
+        zones = [str(getattr(t.start, "tz", None)) for t in (self, other)]
+        if zones[0] != zones[1]:
+            raise ValueError(
+                f"{name} holds times of zones {zones[0]} and {zones[1]}; convert them to one by "
+                "tz_convert or tz_localize"
+            )
+
+    def calendar(self, first: int, count: int) -> Array:
+        """What a calendar says of the times, as sines and cosines: (count, K).
+
+        Hour of the day for less than a day, day of the week for a day or less, month of the year
+        for a month or less. In local time, if there is a time zone.
+        """
+        index = self.index(first, count)
+        if self.is_period:
+            index = index.to_timestamp()
+        unit = _unit(self.freq)
+        phases = []
+        if unit in ("s", "min", "h"):
+            phases.append((index.hour + index.minute / 60 + index.second / 3600) / 24)
+        if unit in ("s", "min", "h", "D"):
+            phases.append(index.day_of_week / 7)
+        if unit in ("h", "D", "B", "W", "M", "MS", "ME", "BMS", "BME"):
+            phases.append((index.day_of_year - 1) / 366)
+        if not phases:
+            return np.zeros((count, 0))
+        angle = 2 * np.pi * np.stack([np.asarray(phase, np.float64) for phase in phases], 1)
+        return np.concatenate([np.sin(angle), np.cos(angle)], 1)
+
+
+def _unit(freq: str) -> str:
+    """'15min' -> 'min', 'W-SUN' -> 'W'"""
+    return freq.lstrip("0123456789").split("-")[0]
+
+
+def season_of(times: Times | None) -> int:
+    """The usual season of a frequency; 1, for none, where it is not known."""
+    if times is None:
+        return 1
+    number = times.freq[: len(times.freq) - len(times.freq.lstrip("0123456789"))]
+    unit = _unit(times.freq)
+    if number in ("", "1"):
+        return _SEASONS.get(unit, 1)
+    if (number, unit) == ("7", "D"):
+        return _SEASONS["W"]
+    day = {"s": 86400, "min": 1440, "h": 24}.get(unit, 0)
+    return day // int(number) if day and day % int(number) == 0 else 1
+
+
+def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
+    """Of a pandas index; None for one without times, such as 0, 1, ...
+
+    Args:
+        freq: if it is known; an index of another one is refused
+    """
+    import pandas
+
+    if not isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex):
+        if isinstance(index, pandas.RangeIndex):
+            return None
+        if pandas.api.types.is_object_dtype(index) or pandas.api.types.is_string_dtype(index):
+            raise TypeError(
+                f"{where} has an index of text or objects; convert it by pandas.to_datetime"
+            )
+        if isinstance(index, pandas.MultiIndex):
+            raise TypeError(
+                f"{where} has an index of several levels; pass a long table (reset_index)"
+            )
+        _check_order(index, where)
+        if len(set(np.diff(np.asarray(index, np.float64)).tolist())) > 1:
+            raise ValueError(
+                f"the index of {where} is numbers with gaps; reindex it, so that missing values "
+                "are NaN, or reset_index(drop=True) if nothing is missing"
+            )
+        return None
+    if index.hasnans:
+        raise ValueError(f"{where} has a missing time (NaT) in its index; remove that row")
+    _check_order(index, where)
+    if freq is not None and not isinstance(index, pandas.PeriodIndex):
+        if index.isin(pandas.date_range(index[0], index[-1], freq=freq)).all():
+            return Times(index[0], len(index), freq)
+        raise ValueError(f"the times of {where} are not of the frequency {freq!r} of the fit")
+    freq = index.freqstr if index.freq is not None else None
+    if freq is None:
+        freq = _found_freq(index)
+    if freq is None:
+        raise ValueError(
+            f"the times of {where} have no frequency: their distances differ and are no multiples "
+            "of one step; resample it, for example by .resample('h').mean()"
+        )
+    return Times(index[0], len(index), freq)
+
+
+def _check_order(index: Any, where: str) -> None:
+    if index.has_duplicates:
+        twice = index[index.duplicated()][0]
+        raise ValueError(
+            f"{where} has several values at {twice}; keep one of each, for example by "
+            ".groupby(level=0).mean()"
+        )
+    if not index.is_monotonic_increasing:
+        raise ValueError(f"the index of {where} is not sorted; call .sort_index() first")
+
+
+def _found_freq(index: Any) -> str | None:
+    """The frequency whose range holds all times, of which some may be missing.
+
+    Not that of pandas.infer_freq, which knows no missing times.
+    """
+    import pandas
+
+    if len(index) < 3:
+        return None
+    local = index.tz_localize(None)
+    candidates: list[Any] = [(index[1:] - index[:-1]).min()]
+    if len(set(local - local.normalize())) == 1:
+        # Days of the calendar, not spans of 24 hours, which a change of the clock breaks.
+        step = (local[1:] - local[:-1]).min()
+        month = index[0].strftime("%b").upper()
+        candidates = [step, "MS", "ME", f"QS-{month}", f"QE-{month}", f"YS-{month}", f"YE-{month}"]
+        if step == pandas.Timedelta(days=1):
+            weekdays = len(index) > 5 and (index.day_of_week < 5).all()
+            candidates = ["B", "D"] if weekdays else ["D"]
+        elif step == pandas.Timedelta(days=7):
+            candidates[0] = "7D"
+    for freq in candidates:
+        full = pandas.date_range(index[0], index[-1], freq=freq)
+        # A step so small that next to nothing was observed is no frequency.
+        if len(full) <= 3 * len(index) and index.isin(full).all():
+            return str(full.freqstr)
+    return None
+
+
+def aligned(values: Array, index: Any, times: Times) -> tuple[Array, Times]:
+    """Values with NaN at times that are missing."""
+    import pandas
+
+    if times.is_period:
+        full = pandas.period_range(index[0], index[-1], freq=times.freq)
+    else:
+        full = pandas.date_range(index[0], index[-1], freq=times.freq)
+    if len(full) == len(index):
+        return values, times
+    laid = np.full(len(full), np.nan)
+    laid[full.get_indexer(index)] = values
+    return laid, Times(times.start, len(full), times.freq)

@@ -1,0 +1,356 @@
+"""Bad data gets a sentence that says what to do, or is handled as documented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spgru import Moments
+from spgru.forecast import Forecaster
+
+HORIZON, SEASON = 4, 6
+
+
+def wave(count: int = 120) -> Any:
+    noise = np.random.default_rng(0).standard_normal(count)
+    return 5 + np.sin(2 * np.pi * np.arange(count) / SEASON) + 0.1 * noise
+
+
+def forecaster(**options: Any) -> Forecaster:
+    given = {
+        "season": SEASON, "context": 18, "steps": 3, "hidden_size": 4, "mode": "direct",
+        "progress": False,
+    } | options  # fmt: skip
+    return Forecaster(HORIZON, **given)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Forecaster:
+    return forecaster().fit(wave())
+
+
+@pytest.fixture(scope="module")
+def with_covariates() -> Forecaster:
+    return forecaster().fit(wave(), np.random.default_rng(1).standard_normal((120, 2)))
+
+
+def changed(place: int, value: Any, dtype: Any = float) -> Any:
+    values = wave().astype(dtype)
+    values[place] = value
+    return values
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "words"),
+    [
+        pytest.param(None, TypeError, "y is None", id="nothing"),
+        pytest.param("data.csv", TypeError, "y is text; read the file", id="a path"),
+        pytest.param([], ValueError, "no series", id="no series"),
+        pytest.param(np.empty(0), ValueError, "y is empty", id="empty"),
+        pytest.param(3.0, TypeError, "y is float; pass an array", id="a number"),
+        pytest.param(wave().reshape(2, -1), ValueError, "which dimension is time", id="2-D"),
+        pytest.param([wave(), wave().reshape(2, -1)], ValueError, "y.1. has shape", id="2-D in it"),
+        pytest.param(changed(7, np.inf), ValueError, "infinite at 7", id="infinite"),
+        pytest.param(np.full(120, np.nan), ValueError, "NaN throughout", id="all missing"),
+        pytest.param([wave(), np.full(9, np.nan)], ValueError, "y.1. is NaN", id="one missing"),
+        pytest.param(changed(7, 1e200), ValueError, "squares overflow", id="beyond squares"),
+        pytest.param(changed(7, "n/a", object), TypeError, "text .'n/a' at 7", id="text"),
+        pytest.param(["1", "2", "3"], TypeError, "holds text", id="numbers as text"),
+        pytest.param(wave() + 0j, TypeError, "complex", id="complex"),
+        pytest.param(
+            np.arange(120).astype("datetime64[D]"), TypeError, "holds times", id="times as values"
+        ),
+        pytest.param(changed(7, [1, 2], object), TypeError, "holds list at 7", id="objects"),
+        pytest.param(wave(16), ValueError, "17 are needed", id="too short for the context"),
+        pytest.param([wave(9)] * 5, ValueError, "longest series has 9", id="all too short"),
+        pytest.param(
+            np.concatenate([wave(), np.full(60, np.nan)]), ValueError, "end of the series",
+            id="nothing at the end",
+        ),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_refused(y: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        forecaster().fit(y)
+
+
+def test_negative_values_of_positive_data_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"negative values \(smallest -1\) and positive=True"):
+        forecaster(positive=True).fit(changed(7, -1.0))
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        pytest.param(wave(5), "has 5 values, and a forecast needs 9", id="too short"),
+        pytest.param(
+            np.concatenate([wave(60), np.full(17, np.nan)]), "1 observed values among its last 18",
+            id="nothing observed lately",
+        ),
+    ],
+)  # fmt: skip
+def test_histories_that_are_refused(fitted: Forecaster, history: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        fitted.predict(history)
+
+
+def test_unfitted_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="call fit first"):
+        forecaster().predict()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"season": 0}, ValueError, "season must be at least 1"),
+        ({"context": 6}, ValueError, "longer than a season"),
+        ({"steps": 2.5}, TypeError, "steps must be a whole number"),
+        ({"lr": -1.0}, ValueError, "lr must be positive"),
+        ({"level": 80.0}, ValueError, "level must lie between 0 and 1"),
+        ({"mode": "both"}, ValueError, "mode"),
+        ({"cell": "rnn"}, ValueError, "cell"),
+        ({"device": "tpu"}, ValueError, "device is 'tpu'"),
+    ],
+)
+def test_arguments_that_are_refused(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        forecaster(**options).fit(wave())
+
+
+# -- covariates -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        pytest.param(np.zeros((119, 1)), "119 rows and 120 or 124 are needed", id="rows"),
+        pytest.param(np.full((120, 1), np.nan), "nan in row 0, column 0", id="missing values"),
+        pytest.param(np.zeros((120, 2, 2)), "pass .time, covariates.", id="3-D"),
+        pytest.param(
+            Moments(torch.zeros(120, 1), -torch.ones(120, 1)), "negative entries", id="variance"
+        ),
+    ],
+)
+def test_covariates_that_are_refused(X: Any, words: str) -> None:  # noqa: N803
+    with pytest.raises(ValueError, match=words):
+        forecaster().fit(wave(), X)
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        pytest.param(None, "X is missing: .* the covariates .'0', '1'.", id="missing"),
+        pytest.param(np.zeros((3, 2)), "3 rows and 4 are needed", id="rows"),
+        pytest.param(np.zeros((4, 3)), "the forecaster was fitted with", id="columns"),
+    ],
+)
+def test_covariates_of_the_horizon_that_are_refused(
+    with_covariates: Forecaster, X: Any, words: str  # noqa: N803
+) -> None:  # fmt: skip
+    with pytest.raises(ValueError, match=words):
+        with_covariates.predict(X=X)
+
+
+def test_covariates_that_were_not_fitted_are_refused(fitted: Forecaster) -> None:
+    with pytest.raises(ValueError, match="fitted without covariates"):
+        fitted.predict(X=np.zeros((4, 1)))
+    with pytest.raises(TypeError, match="several series; pass a list"):
+        forecaster().fit([wave(), wave()], np.zeros((120, 1)))
+    with pytest.raises(ValueError, match="covariates of 1 series, and there are 2"):
+        forecaster().fit([wave(), wave()], [np.zeros((120, 1))])
+
+
+# -- what is handled ------------------------------------------------------------------------------
+
+
+def same_as_floats(y: Any) -> Any:
+    return forecaster().fit(y).predict().mean
+
+
+def test_numbers_of_other_types_are_numbers() -> None:
+    whole = np.round(10 * wave()).astype(int)
+    expected = same_as_floats(whole.astype(float))
+    for y in (whole, whole.tolist(), torch.tensor(whole), whole.astype(object)):
+        np.testing.assert_array_equal(same_as_floats(y), expected)
+
+
+def test_none_is_a_missing_value() -> None:
+    gap, none = changed(100, np.nan), changed(100, None, object)
+    np.testing.assert_array_equal(same_as_floats(gap), same_as_floats(none))
+
+
+def test_missing_values_hardly_move_a_forecast(fitted: Forecaster) -> None:
+    """They are filled by the season before, which is what they are here."""
+    clean = 5 + np.sin(2 * np.pi * np.arange(60) / SEASON)
+    gaps = clean.copy()
+    gaps[[45, 50, 51, 58, 59]] = np.nan
+    whole, holed = fitted.predict(clean), fitted.predict(gaps)
+    np.testing.assert_allclose(holed.mean, whole.mean, atol=0.2)
+    assert np.isfinite(holed.var).all()
+
+
+def test_a_history_shorter_than_the_context_counts_as_missing_before(fitted: Forecaster) -> None:
+    short, padded = wave(12), np.concatenate([np.full(6, np.nan), wave(12)])
+    np.testing.assert_array_equal(fitted.predict(short).mean, fitted.predict(padded).mean)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-30, -3.5, 7e9, 1e90])
+def test_a_constant_history_goes_on(fitted: Forecaster, level: float) -> None:
+    found = fitted.predict(np.full(60, level))
+    scale = abs(level) or 1.0
+    np.testing.assert_allclose(found.mean, level, atol=1e-3 * scale)
+    assert (found.std < 0.01 * scale).all()
+    assert (found.std > 0).all()
+
+
+def test_constant_series_can_be_fitted() -> None:
+    found = forecaster().fit(np.full(120, 3.0)).predict()
+    np.testing.assert_allclose(found.mean, 3.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e90, 0.0), (1e-90, 0.0), (1.0, 1e6), (1e9, -1e12)])
+def test_units_do_not_matter(fitted: Forecaster, scale: float, shift: float) -> None:
+    """Huge and tiny values, and those far from 0: the forecast is that of the usual unit."""
+    plain, other = fitted.predict(wave(60)), fitted.predict(scale * wave(60) + shift)
+    np.testing.assert_allclose((other.mean - shift) / scale, plain.mean, rtol=1e-4)
+    np.testing.assert_allclose(other.std / scale, plain.std, rtol=1e-3)
+
+
+def test_an_outlier_leaves_a_finite_forecast() -> None:
+    found = forecaster().fit(changed(50, 1e12)).predict()
+    assert np.isfinite(found.mean).all()
+    assert np.isfinite(found.var).all()
+    np.testing.assert_allclose(found.mean, 5, atol=2.0)
+
+
+def test_short_series_among_longer_ones_are_forecast() -> None:
+    found = forecaster().fit([wave(), wave(9)]).predict()
+    assert found.mean.shape == (2, HORIZON)
+    assert np.isfinite(found.mean).all()
+
+
+# -- pandas ---------------------------------------------------------------------------------------
+
+
+def series(count: int = 120, freq: str = "h", zone: str | None = None) -> Any:
+    pandas = pytest.importorskip("pandas")
+    index = pandas.date_range("2024-03-28", periods=count, freq=freq, tz=zone)
+    return pandas.Series(wave(count), index=index, name="y")
+
+
+def _without_order(y: Any) -> Any:
+    return y.iloc[[1, 0, *range(2, len(y))]]
+
+
+def _with_duplicate(y: Any) -> Any:
+    return y.iloc[[0, 0, *range(1, len(y))]]
+
+
+def _without_time(y: Any) -> Any:
+    index = y.index.to_series()
+    index.iloc[3] = None
+    return y.set_axis(index)
+
+
+def _with_text_index(y: Any) -> Any:
+    return y.set_axis(y.index.astype(str))
+
+
+def _irregular(y: Any) -> Any:
+    pandas = pytest.importorskip("pandas")
+    steps = np.cumsum(np.random.default_rng(0).integers(1, 10**7, len(y)))
+    return y.set_axis(pandas.to_datetime(steps, unit="s"))
+
+
+def _with_text(y: Any) -> Any:
+    y = y.astype(object)
+    y.iloc[5] = "closed"
+    return y
+
+
+def _gapped_numbers(y: Any) -> Any:
+    return y.reset_index(drop=True).drop([3, 4])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_without_order, "not sorted; call .sort_index"),
+        (_with_duplicate, "several values at 2024-03-28"),
+        (_without_time, "missing time"),
+        (_with_text_index, "pandas.to_datetime"),
+        (_irregular, "have no frequency"),
+        (_with_text, "text .'closed' at 5"),
+        (_gapped_numbers, "numbers with gaps"),
+    ],
+)
+def test_pandas_series_that_are_refused(change: Callable[[Any], Any], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        forecaster().fit(change(series()))
+
+
+def test_tables_that_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    y = series()
+    with pytest.raises(ValueError, match="several columns named 'y'"):
+        forecaster().fit(pandas.concat([y, y], axis=1))
+    with pytest.raises(ValueError, match="not the columns of a long table"):
+        forecaster().fit(y.rename_axis("time").reset_index())
+    with pytest.raises(ValueError, match="frequencies 'h' and 'D'"):
+        forecaster().fit([series(), series(freq="D")])
+    with pytest.raises(ValueError, match="zones None and Europe/Berlin"):
+        forecaster().fit([series(), series(zone="Europe/Berlin")])
+    with pytest.raises(ValueError, match="some have none"):
+        forecaster().fit([series(), wave()])
+    with pytest.raises(ValueError, match="empty table"):
+        forecaster().fit(pandas.DataFrame(index=y.index))
+
+
+def test_tables_of_covariates_that_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    y = series()
+    X = pandas.DataFrame({"a": np.arange(124.0)}, index=series(124).index)  # noqa: N806
+    with pytest.raises(ValueError, match="no row for 2024-03-28 03:00"):
+        forecaster().fit(y, X.drop(X.index[3]))
+    with pytest.raises(ValueError, match="zone Europe/Berlin, the series of None"):
+        forecaster().fit(y, X.tz_localize("Europe/Berlin", nonexistent="shift_forward").iloc[:20])
+    with pytest.raises(ValueError, match="only the series have a time index"):
+        forecaster().fit(y, X.reset_index(drop=True))
+    with pytest.raises(TypeError, match=r"X\['a'\] holds text"):
+        forecaster().fit(y, X.astype(str).astype(object))
+    fit = forecaster().fit(y, X)
+    with pytest.raises(
+        ValueError, match=r"columns \['b'\], the forecaster was fitted with \['a'\]"
+    ):
+        fit.predict(X=X.rename(columns={"a": "b"}))
+    with pytest.raises(ValueError, match="no row for 2024-04-02 03:00"):
+        fit.predict(X=X.iloc[:-1])
+
+
+def test_gaps_in_times_are_missing_values() -> None:
+    y = series()
+    gaps = y.copy()
+    gaps.iloc[[30, 31, 90]] = np.nan
+    expected = forecaster().fit(gaps).predict()
+    found = forecaster().fit(gaps.dropna()).predict()
+    np.testing.assert_array_equal(found.mean, expected.mean)
+    assert found.index.equals(expected.index)
+
+
+def test_a_time_zone_is_kept_over_a_change_of_the_clock() -> None:
+    y = series(zone="Europe/Berlin")  # summer time begins on 2024-03-31
+    found = forecaster().fit(y).predict()
+    assert str(found.index.tz) == "Europe/Berlin"
+    hours = (found.index - y.index[-1]).total_seconds() / 3600
+    np.testing.assert_array_equal(hours, [1, 2, 3, 4])
+    with pytest.raises(ValueError, match="zones Europe/Berlin and None"):
+        forecaster().fit(y).predict(series())

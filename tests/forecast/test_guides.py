@@ -1,0 +1,36 @@
+"""The guides' scripts run, and so does the code on their pages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_forecasting_with_intervals(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "forecast.py"
+    run = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    found = re.search(
+        r"held (\d+)% of the hours\nmean absolute error ([\d.]+), .* ([\d.]+)", run.stdout
+    )
+    assert found is not None
+    held, error, naive = (float(part) for part in found.groups())
+    assert 70 <= held <= 90
+    assert error < naive
+    assert (tmp_path / "outputs" / "forecast.png").exists()
+
+
+def test_the_pages_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "guides" / "forecast.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    names: dict[str, object] = {}
+    exec(compile(code, "forecast.md", "exec"), names)
+    assert (tmp_path / "outputs" / "demand" / "forecaster.json").exists()

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spgru.forecast.times import season_of, times_of
+
+pandas = pytest.importorskip("pandas")
+
+FREQUENCIES = ["s", "15min", "h", "6h", "D", "B", "7D", "MS", "ME", "QS-FEB", "QE-MAR", "YS-JAN"]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize("freq", FREQUENCIES)
+def test_frequencies_are_found_with_gaps_too(freq: str, zone: str | None) -> None:
+    full = pandas.date_range("2024-01-01", periods=60, freq=freq, tz=zone)
+    index = pandas.DatetimeIndex(full.delete([5, 6, 30]), freq=None)
+    times = times_of(index, "y")
+    assert times is not None
+    assert times.index(0, 60).equals(full)
+
+
+@pytest.mark.parametrize(
+    ("freq", "season"),
+    [("h", 24), ("15min", 96), ("D", 7), ("B", 5), ("7D", 52), ("MS", 12), ("QS", 4), ("YS", 1)],
+)
+def test_usual_seasons(freq: str, season: int) -> None:
+    index = pandas.date_range("2024-01-01", periods=60, freq=freq)
+    assert season_of(times_of(index, "y")) == season
+    assert season_of(None) == 1
+
+
+@pytest.mark.parametrize("freq", ["h", "D", "M", "Q"])
+def test_periods(freq: str) -> None:
+    index = pandas.period_range("2024-01", periods=30, freq=freq)
+    times = times_of(index, "y")
+    assert times is not None
+    assert times.index(30, 2)[0] == index[-1] + 1
+
+
+def test_the_calendar_is_that_of_local_time() -> None:
+    index = pandas.date_range("2024-03-28", periods=240, freq="h", tz="Europe/Berlin")
+    times: Any = times_of(index, "y")
+    hour = times.calendar(0, 240)[:, [0, 3]]
+    expected = 2 * np.pi * index.hour.to_numpy() / 24
+    np.testing.assert_allclose(hour, np.stack([np.sin(expected), np.cos(expected)], 1), atol=1e-12)
+    # The part of the calendar from a later time on is the later part of the whole.
+    np.testing.assert_array_equal(times.calendar(100, 140), times.calendar(0, 240)[100:])
