@@ -1,0 +1,80 @@
+"""`spgru forecast`: a CSV file in, a CSV file and a picture out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spgru.cli import main
+
+pandas = pytest.importorskip("pandas")
+pytest.importorskip("typer")
+
+QUICK = ["--column", "y", "--horizon", "4", "--steps", "3", "--mode", "direct", "--device", "cpu"]
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["forecast", *map(str, arguments)])
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    time = pandas.date_range("2024-01-01", periods=120, freq="h")
+    y = np.sin(np.arange(120) / 4) + 0.1 * np.random.default_rng(0).standard_normal(120)
+    y[17] = np.nan
+    path = tmp_path / "data.csv"
+    pandas.DataFrame({"when": time, "y": y, "name": "a"}).to_csv(path, index=False)
+    return path
+
+
+def test_quantiles_and_a_picture_are_written(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert run(table, *QUICK, "--time", "when", "--level", "0.9") == 0
+    assert f"wrote {tmp_path / 'data_forecast.csv'}" in capsys.readouterr().out
+    found = pandas.read_csv(tmp_path / "data_forecast.csv")
+    assert list(found["time"]) == [f"2024-01-06 0{hour}:00:00" for hour in range(4)]
+    quantiles = found.drop(columns=["time", "mean", "std"])
+    assert [float(name) for name in quantiles] == sorted({*np.arange(1, 10) / 10, 0.05, 0.95})
+    assert (np.diff(quantiles.to_numpy(), axis=1) > 0).all()
+    assert (tmp_path / "data_forecast.png").stat().st_size > 1000
+    assert run(table, *QUICK, "--time", "when") == 1
+    assert "exists" in capsys.readouterr().err
+    assert run(table, *QUICK, "--overwrite", "--output", tmp_path / "other") == 0
+    assert list(pandas.read_csv(tmp_path / "other.csv")["time"]) == [120, 121, 122, 123]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--column", "z"], "has no column 'z'; it has when, y, name"),
+        (["--column", "name"], "name holds 'a' in row 1"),
+        (["--time", "name"], "name holds 'a' in row 1"),
+        (["--time", "clock"], "has no column 'clock'"),
+        (["--level", "1"], "level must lie between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    table: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(table, *QUICK, *options) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_files_that_are_no_tables_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, binary = tmp_path / "empty.csv", tmp_path / "binary.csv"
+    empty.touch()
+    binary.write_bytes(bytes(range(128, 256)))
+    for path, message in (
+        (empty, "is empty"), (binary, "cannot be read"), (tmp_path / "gone.csv", "cannot be read"),
+    ):  # fmt: skip
+        assert run(path, *QUICK) == 1
+        assert message in capsys.readouterr().err
