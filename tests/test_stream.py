@@ -16,15 +16,10 @@ from spgru.response import forward
 from spgru.response.directions import draw_directions
 from spgru.response.forward import flatten
 from spgru.response.shrinkage import with_shape
+from test_respond import LAYERS as RESPONSE_LAYERS
 
 LAYERS: dict[str, Callable[..., nn.Module]] = {
-    "GRU": lambda **o: spgru.GRU(3, 4, **o),
-    "GRU without bias": lambda **o: spgru.GRU(3, 4, bias=False, **o),
-    "reset before": lambda **o: spgru.GRU(3, 4, reset_after=False, **o),
-    "LSTM": lambda **o: spgru.LSTM(3, 4, **o),
-    "projected": lambda **o: spgru.LSTM(3, 4, proj_size=2, **o),
-    "RNN": lambda **o: spgru.RNN(3, 4, **o),
-    "relu": lambda **o: spgru.RNN(3, 4, nonlinearity="relu", **o),
+    **{name: make for name, make in RESPONSE_LAYERS.items() if "both ways" not in name},
     "two layers": lambda **o: spgru.GRU(3, 4, 2, **o),
     "batch first": lambda **o: spgru.LSTM(3, 4, 2, batch_first=True, **o),
 }

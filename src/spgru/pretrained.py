@@ -18,6 +18,7 @@ from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
 from torch import Tensor, nn
 
 from spgru.calibration import load_calibration
@@ -129,7 +130,7 @@ def _find(source: str | Path, revision: str | None) -> Path:
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         document = json.loads((folder / CONFIG).read_text())
-        state = safetensors.torch.load((folder / WEIGHTS).read_bytes())
+        state = read_tensors((folder / WEIGHTS).read_bytes())
     except OSError as error:
         raise PretrainedError(
             f"{error.filename} cannot be read ({error.strerror}); a folder holds {CONFIG} and "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from torch import nn
 
 from spgru.calibration import calibrate as fit_variance
 from spgru.calibration.report import OutcomeReport
-from spgru.checks import check_choice
 from spgru.forecast.covariates import Covariates, read_covariates
 from spgru.forecast.data import Panel, read_series
 from spgru.forecast.features import FeatureScaling, features_of
@@ -31,6 +29,7 @@ from spgru.forecast.forecast import Forecast
 from spgru.forecast.history import appended
 from spgru.forecast.network import Anchor, Cell, Direct, FedBack
 from spgru.forecast.prediction import run
+from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes, least_history
 from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
 from spgru.forecast.windows import Numbers, Windows, split_windows
@@ -38,7 +37,6 @@ from spgru.runtime.device import choose_device
 
 __all__ = ["Forecaster", "Mode", "Settings"]
 
-Mode = Literal["auto", "direct", "fed-back"]
 _JUDGED = 256
 """Windows of validation that are aimed at, over all series; at most `_MOST_OF_ONE` of one."""
 _MOST_OF_ONE = 32
@@ -46,50 +44,6 @@ _MOST_CALIBRATED = 2048
 """Windows that the calibration takes."""
 _HELD_OUT = 0.7
 """Of them, the share that says how wide intervals must be; the fit itself takes less."""
-_LONGEST = 400
-"""Of a context that is chosen automatically."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The arguments of a `Forecaster`, checked."""
-
-    horizon: int
-    context: int | None = None
-    season: int | None = None
-    hidden_size: int = 32
-    num_layers: int = 1
-    cell: Cell = "gru"
-    mode: Mode = "auto"
-    positive: bool = False
-    calendar: bool = True
-    steps: int = 1000
-    batch_size: int = 64
-    lr: float = 3e-3
-    patience: int = 12
-    loss: Loss = "crps"
-    kl_weight: float = 1.0
-    calibrate: bool = True
-    level: float | None = 0.8
-    seed: int = 0
-    device: str = "auto"
-    progress: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("horizon", "hidden_size", "num_layers", "steps", "batch_size", "patience"):
-            _check_count(name, getattr(self, name))
-        for name in ("context", "season"):
-            if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name))
-        check_choice("cell", self.cell, get_args(Cell))
-        check_choice("mode", self.mode, get_args(Mode))
-        check_choice("loss", self.loss, get_args(Loss))
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.kl_weight < 0:
-            raise ValueError(f"kl_weight must not be negative, got {self.kl_weight}")
-        if self.level is not None and not 0 < self.level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {self.level}")
 
 
 @dataclass
@@ -204,14 +158,14 @@ class Forecaster:
             rows = [(n, n + horizon) for n in lengths]
             covariates = read_covariates(X, panel, 0, rows).first(lengths)
         season = settings.season or season_of(panel.times[0] if panel.times else None)
-        context, season = _sizes(settings, lengths, season)
+        context, season = choose_sizes(settings, lengths, season)
         features, scaling = features_of(panel, covariates, settings.calendar, 0)
         device = choose_device(settings.device)
         windows = Windows(
             panel.values, *features, context, horizon, season, settings.positive, device
         )
         judged = min(max(1, math.ceil(_JUDGED / len(panel))), _MOST_OF_ONE)
-        split = split_windows(lengths, horizon, _least(context, season), judged)
+        split = split_windows(lengths, horizon, least_history(context, season), judged)
         split = split._replace(validation=_with_outcomes(windows, split.validation))
         drawn = _drawn(windows, split.first_origin, split.last_origin, settings.seed)
         anchor, squares = choose_anchor(windows, *drawn)
@@ -269,9 +223,9 @@ class Forecaster:
             panel = read_series(y, settings.positive, freq=freq)
             self._check_times(panel)
         covariates = self._known(panel, X, y is None)
-        least = _least(state.context, state.season)
+        least = least_history(state.context, state.season)
         for name, values in zip(panel.names, panel.values, strict=True):
-            _check_history(values, name, least, state.context)
+            check_history(values, name, least, state.context)
         features, _ = features_of(panel, covariates, settings.calendar, horizon, state.scaling)
         windows = Windows(
             panel.values, *features, state.context, horizon, state.season, settings.positive,
@@ -400,57 +354,6 @@ class Forecaster:
         defaults = asdict(Settings(self.settings.horizon))
         given = [f"{k}={v!r}" for k, v in shown.items() if k == "horizon" or v != defaults[k]]
         return f"Forecaster({', '.join(given)})"
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def _least(context: int, season: int) -> int:
-    """Values without which there is no forecast; the rest of a context may be missing."""
-    return min(context, max(season + 1, context // 2))
-
-
-def _sizes(settings: Settings, lengths: Sequence[int], season: int) -> tuple[int, int]:
-    """Context and season that the series allow."""
-    horizon, longest = settings.horizon, max(lengths)
-    if settings.season is None and longest < 3 * season + 2 * horizon:
-        season = 1  # a usual season that the data cannot show
-    if settings.context is not None:
-        context = settings.context
-        if context <= season:
-            raise ValueError(
-                f"context is {context} and season {season}; a context must be longer than a season"
-            )
-    else:
-        context = min(max(7 * season, 4 * horizon, 16), max(_LONGEST, 2 * season))
-        # Room for some windows of the training, besides one of validation.
-        context = max(min(context, longest - 3 * horizon), season + 1)
-    needed = _least(context, season) + 2 * horizon
-    if longest < needed:
-        raise ValueError(
-            f"the longest series has {longest} values, and {needed} are needed: "
-            f"{_least(context, season)} to read and {2 * horizon} to forecast, in training and in "
-            "validation; use a smaller horizon, context or season, or more data"
-        )
-    return context, season
-
-
-def _check_history(values: Any, name: Any, least: int, context: int) -> None:
-    if len(values) < least:
-        raise ValueError(
-            f"the series {name!r} has {len(values)} values, and a forecast needs {least} (the "
-            f"context is {context}); pass a longer history"
-        )
-    seen = int((~np.isnan(values[-context:])).sum())
-    if seen < 2:
-        raise ValueError(
-            f"the series {name!r} has {seen} observed values among its last {context}; a forecast "
-            "needs at least 2"
-        )
 
 
 def _make(

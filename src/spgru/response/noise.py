@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spgru.moments import Moments, observing, unobserved
 from spgru.response.directions import taking
-from spgru.response.observed import NOTHING, UNSTEADY, certain, each, made_again
+from spgru.response.observed import NOTHING, UNSTEADY, Repetition, certain, made_again
 
 __all__ = ["Weights", "find_noises"]
 
@@ -71,16 +71,16 @@ class _First:
         return made_again(result)
 
 
-class _Second:
+class _Second(Repetition):
     """Finds the variance that is there though nothing known is uncertain."""
 
     def __init__(self, first: _First) -> None:
-        self._means, self._results = iter(first.means), iter(first.results)
+        super().__init__(first.means, first.results)
         self._count = 0
         self.noises: dict[int, Tensor] = {}
 
     def made(self, moments: Moments) -> None:
-        mean = next(self._means, NOTHING)
+        mean = next(self._made, NOTHING)
         if mean is NOTHING or mean.shape != moments.mean.shape:
             raise RuntimeError(UNSTEADY)
         if bool(moments.var.any()):
@@ -88,16 +88,3 @@ class _Second:
         object.__setattr__(moments, "mean", mean)
         object.__setattr__(moments, "var", moments.var.new_zeros(mean.shape))
         self._count += 1
-
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
-        # What is certain stays so, and the means are those of the first pass: known already.
-        result = next(self._results, NOTHING)
-        if result is NOTHING:
-            raise RuntimeError(UNSTEADY)
-        with unobserved():
-            result = each(result, certain)
-        return made_again(result)
-
-    def end(self) -> None:
-        if next(self._means, NOTHING) is not NOTHING:
-            raise RuntimeError(UNSTEADY)

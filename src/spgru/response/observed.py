@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from spgru.moments import Moments
+from spgru.moments import Moments, unobserved
 from spgru.recurrent import Trajectory
 
-__all__ = ["NOTHING", "UNSTEADY", "certain", "each", "made_again"]
+__all__ = ["NOTHING", "UNSTEADY", "Repetition", "certain", "each", "made_again"]
 
 NOTHING: Any = object()
 
@@ -40,3 +40,28 @@ def each(result: Any, change: Callable[[Moments], Moments]) -> Any:
     if isinstance(result, tuple):
         return tuple(each(part, change) for part in result)
     return result
+
+
+class Repetition:
+    """Base of observers of a second pass, in which what is known is certain.
+
+    Args:
+        made: noted in the first pass, for each Moments in the order they were made
+        results: of the functions that the first pass ran whole
+    """
+
+    def __init__(self, made: Iterable[Any], results: Iterable[Any]) -> None:
+        self._made, self._results = iter(made), iter(results)
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        # What is certain stays so, and the means are those of the first pass: known already.
+        result = next(self._results, NOTHING)
+        if result is NOTHING:
+            raise RuntimeError(UNSTEADY)
+        with unobserved():
+            result = each(result, certain)
+        return made_again(result)
+
+    def end(self) -> None:
+        if next(self._made, NOTHING) is not NOTHING:
+            raise RuntimeError(UNSTEADY)

@@ -23,7 +23,7 @@ from spgru.functional.tapped import tapped_product
 from spgru.modes import Responding, WeightMode, enter_weights
 from spgru.moments import Moments, observing, unobserved
 from spgru.nn.layer import Layer, layers_of
-from spgru.response.observed import NOTHING, UNSTEADY, certain, each, made_again
+from spgru.response.observed import NOTHING, UNSTEADY, Repetition, certain, made_again
 
 __all__ = ["Noise", "Sums", "Tape", "Use"]
 
@@ -250,11 +250,12 @@ class _First:
         return made_again(result)
 
 
-class _Second:
+class _Second(Repetition):
     """Finds the variance that is there though nothing known is uncertain."""
 
     def __init__(self, notes: _Notes, noises: list[Noise]) -> None:
-        self._made, self._results, self._noises = iter(notes.made), iter(notes.results), noises
+        super().__init__(notes.made, notes.results)
+        self._noises = noises
 
     def made(self, moments: Moments) -> None:
         before = next(self._made, NOTHING)
@@ -269,19 +270,6 @@ class _Second:
             self._noises.append(Noise(mean, moments.var))
         object.__setattr__(moments, "mean", mean if torch.is_grad_enabled() else mean.detach())
         object.__setattr__(moments, "var", torch.zeros_like(mean))
-
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
-        # What is certain stays so, and the means are those of the first pass: known already.
-        result = next(self._results, NOTHING)
-        if result is NOTHING:
-            raise RuntimeError(UNSTEADY)
-        with unobserved():
-            result = each(result, certain)
-        return made_again(result)
-
-    def end(self) -> None:
-        if next(self._made, NOTHING) is not NOTHING:
-            raise RuntimeError(UNSTEADY)
 
 
 def _join(path: str, name: str) -> str:
