@@ -286,9 +286,12 @@ def _last_step(steps: Steps, out_mean: Tensor, out_var: Tensor) -> int:
     """The last step whose result has a gradient: there is nothing to do after it."""
     if steps.count == 1 or steps.reverse or not out_mean.is_cpu:
         return steps.count - 1
-    has_gradient = (out_mean != 0).flatten(1).any(1) | (out_var != 0).flatten(1).any(1)
-    by_time = [bool(part.any()) for part in has_gradient.split(steps.batch_sizes)]
-    return max((k for k, t in enumerate(steps.times) if by_time[t]), default=0)
+    # From the last on: often there is one there, and the others need not be looked at.
+    parts = [steps.split(part) for part in (out_mean, out_var)]
+    for k in reversed(range(steps.count)):
+        if any(bool(part[steps.times[k]].any()) for part in parts):
+            return k
+    return 0
 
 
 def _in_order_of_steps(steps: Steps, rows: Tensor) -> Tensor:
