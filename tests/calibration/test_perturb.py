@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import spgru
 from spgru import Moments
-from spgru.calibration.fit import divergence, fit_scale, score
+from spgru.calibration.fit import divergence, fit_scale, log_distance, score
 from spgru.calibration.forms import _choose
 from spgru.calibration.perturb import with_noise
 from spgru.calibration.problem import pose
@@ -191,3 +192,24 @@ def test_what_the_closed_form_takes_for_certain_does_not_rule_a_fit() -> None:
     (grad,) = torch.autograd.grad(loss, var)
     assert grad.tolist() == pytest.approx([0.0, -0.25])
     assert loss.item() < 1e4
+    distance = log_distance(torch.tensor([1.0, 2.0]).double(), var)
+    (grad,) = torch.autograd.grad(distance, var)
+    assert grad.tolist() == pytest.approx([0.0, -math.log(2) / 2])
+
+
+@pytest.mark.parametrize("shape", [Shape(0, 1), Shape(1, 0), Shape(None, 0)])
+def test_entries_count_alike_unless_they_are_faint(shape: Shape) -> None:
+    """By t / (t + m / 10), m the mean of their step, whatever the layout."""
+    generator = torch.Generator().manual_seed(0)
+    true = torch.rand(3, 4, 5, generator=generator).double() ** 6
+    var = torch.rand(3, 4, 5, generator=generator).double()
+    steps = [true[k] for k in range(3)] if shape.time is None else [t for r in true for t in r]
+    others = [var[k] for k in range(3)] if shape.time is None else [v for r in var for v in r]
+    totals, weighted, weights = 0.0, 0.0, 0.0
+    for t, v in zip(steps, others, strict=True):
+        ratio = (t.mean() / v.mean()).item()
+        totals += 0.5 * (ratio - 1 - math.log(ratio)) / len(steps)
+        weight = t / (t + 0.1 * t.mean())
+        weighted += (0.5 * weight * (t / v).log() ** 2).sum().item()
+        weights += weight.sum().item()
+    assert score(true, var, shape).item() == pytest.approx(totals + weighted / weights)

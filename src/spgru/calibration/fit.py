@@ -1,11 +1,12 @@
 """Fits of a calibration: gains by gradient descent through the module, scales in closed form.
 
-Everywhere v is the variance in closed form, t the variance of drawn networks, and a fit is as bad
-as the divergence between Gaussians that differ in their variance,
+Everywhere v is the variance in closed form and t the variance of drawn networks. Of totals, which
+are well known, a fit is as bad as the divergence between Gaussians that differ in their variance,
 
     d(t, v) = (t/v - 1 - log(t/v)) / 2,
 
-which is 0 where they agree and counts factors, not differences.
+of single entries as log(t/v)^2 / 2. Where v is a hundredth of t, as of a few units and pixels, d is
+47 and the square 11: d would raise the variance of all others to help those few.
 """
 
 from __future__ import annotations
@@ -22,47 +23,65 @@ from spgru.modes import enter_gains
 from spgru.nn.layer import layers_of
 from spgru.nn.output_scale import Scale
 
-__all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "score"]
+__all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "log_distance", "score"]
 
 _STIFFNESS = 0.01
 """Price of rows whose log gains differ from the mean of their matrix: of rows that hardly matter to
 the sequences of the fit, and do to others."""
 
 _MOST = 1e4
-"""Ratio of true to closed variance beyond which an entry counts no more."""
+"""Ratio of true to closed variance beyond which a total counts no more, and its square for an
+entry."""
+
+_FAINT = 0.1
+"""Part of the mean over a step's entries at which an entry counts half."""
 
 Gains = dict[Any, dict[str, Tensor]]
 """By layer and name of the matrix, (rows,)."""
 
 
-def divergence(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean of d(t, v), weighted or not, over the entries that are random in both."""
+def divergence(true: Tensor, var: Tensor) -> Tensor:
+    """Mean of d(t, v) over what is random in both."""
+    ratio, is_random = _ratio(true, var)
+    # One that no gain can help must not rule the fit, nor overflow its gradient.
+    ratio = ratio.clamp(max=_MOST)
+    return 0.5 * (ratio - 1 - ratio.log()).sum() / is_random.sum().clamp(min=1)
+
+
+def log_distance(true: Tensor, var: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean of log(t / v)^2 / 2, weighted or not, over the entries that are random in both."""
+    ratio, is_random = _ratio(true, var)
+    ratio = ratio.clamp(_MOST**-2, _MOST**2)
+    weight = is_random.double() if weight is None else weight * is_random
+    return 0.5 * (weight * ratio.log().square()).sum() / weight.sum().clamp(min=1e-300)
+
+
+def _ratio(true: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """t / v, 1 where one of them is not random; and where both are."""
     var = var.double()
     is_random = (true > 0) & (var > 0)
-    # Filled before the logarithm: a gradient through an entry that is not used would be NaN.
-    ratio = torch.where(is_random, true, 1.0) / torch.where(is_random, var, 1.0)
-    # Of a saturated unit the closed form may know next to nothing: one that no gain can help must
-    # not rule the fit, nor overflow its gradient.
-    ratio = ratio.clamp(max=_MOST)
-    weight = is_random.double() if weight is None else weight * is_random
-    return (weight * 0.5 * (ratio - 1 - ratio.log())).sum() / weight.sum().clamp(min=1e-300)
+    # Filled before the division: a gradient through an entry that is not used would be NaN.
+    return torch.where(is_random, true, 1.0) / torch.where(is_random, var, 1.0), is_random
 
 
 def score(true: Tensor, var: Tensor, shape: Shape, has_copies: bool = False) -> Tensor:
-    """d(t, v) of totals at every step of every sequence, and of single entries.
+    """d(t, v) of totals at every step of every sequence, and the log distance of single entries.
 
     Copies, the last half of the sequences, count as much as the first.
 
-    An entry counts by its share of the variance: that of one that is all but certain (a dark pixel)
-    is known neither from some hundred draws, few of which make most of it, nor from the sigmoid.
+    Entries count alike down to a tenth of their step's mean, and less below: the variance of one
+    that is all but certain (a dark pixel) is known neither from some hundred draws, few of which
+    make most of it, nor from the sigmoid.
     """
     halves = zip(shape.halves(true, has_copies), shape.halves(var, has_copies), strict=True)
     return torch.stack([_score(t, v.double(), shape) for t, v in halves]).mean()
 
 
 def _score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
-    totals = divergence(shape.totals(true), shape.totals(var))
-    return totals + divergence(true, var, 0.5 * (true + var.detach()))
+    totals = shape.totals(true)
+    faint = _FAINT * shape.spread(totals, true)
+    weight = true / (true + faint).clamp(min=1e-300)
+    return divergence(totals, shape.totals(var)) + log_distance(true, var, weight)
 
 
 def fit_gains(
@@ -100,7 +119,7 @@ def fit_gains(
             found = run_watched(module, call, inputs)
         loss = score(truth.output, found.output.var, shape, has_copies)
         inside = [
-            divergence(true, output.var)
+            log_distance(true, output.var)
             for true, output in zip(truth.layers, found.layers, strict=True)
         ]
         loss = loss + torch.stack(inside).mean()

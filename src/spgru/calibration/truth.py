@@ -40,6 +40,13 @@ class Shape(NamedTuple):
         ordered = values if self.time == 0 else values.transpose(0, 1)
         return ordered.flatten(2).mean(2) if values.ndim > 2 else ordered
 
+    def spread(self, totals: Tensor, values: Tensor) -> Tensor:
+        """What `totals` gives, in a shape that broadcasts to the values it was made of."""
+        if self.time is None:
+            return totals[0].reshape(-1, *[1] * (values.ndim - 1))
+        ordered = totals if self.time == 0 else totals.transpose(0, 1)
+        return ordered.reshape(*ordered.shape, *[1] * (values.ndim - 2))
+
 
 class Answer(NamedTuple):
     """What a module gives for one input."""
