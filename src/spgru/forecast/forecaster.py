@@ -287,6 +287,12 @@ class Forecaster:
         return self._fitted().season
 
     @property
+    def covariates(self) -> list[str]:
+        """Names of the covariates, none if `fit` was given none."""
+        known = self._fitted().covariates
+        return [] if known is None else list(known.names)
+
+    @property
     def records(self) -> dict[str, TrainingRecord]:
         """How each training went, by mode."""
         return self._fitted().records

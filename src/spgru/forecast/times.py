@@ -44,7 +44,11 @@ class Times:
 
     def require_alike(self, other: Times, name: str) -> None:
         """One frequency and one time zone."""
-        if self.freq != other.freq or self.is_period != other.is_period:
+        if self.is_period != other.is_period:
+            raise ValueError(
+                f"{name} holds points of time and periods; convert one by to_period or to_timestamp"
+            )
+        if self.freq != other.freq:
             raise ValueError(
                 f"{name} holds series of frequencies {self.freq!r} and {other.freq!r}; resample "
                 "them to one, or fit one forecaster for each"
