@@ -182,8 +182,8 @@ class SpgruForecaster(BaseForecaster):
         """Settings for sktime's tests: as little work as possible."""
         tiny = {"hidden_size": 2, "steps": 1, "batch_size": 4, "progress": False, "device": "cpu"}
         return [
-            tiny | {"mode": "direct", "calibrate": False},
-            tiny | {"mode": "fed-back", "calibrate": False, "context": 4, "season": 1},
+            tiny | {"mode": "direct", "calibrate": False, "context": 4, "season": 1},
+            tiny | {"mode": "fed-back", "calibrate": False},
         ]
 
     # -- between sktime and spgru -----------------------------------------------------------------
