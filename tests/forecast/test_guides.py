@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,3 +38,5 @@ def test_the_pages_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for code in blocks:  # in order, since later ones use what earlier ones made
         exec(compile(code, "forecast.md", "exec"), names)
     assert (tmp_path / "outputs" / "demand" / "forecaster.json").exists()
+    scores: Any = names["scores"]
+    assert 0 < scores["mean_wQuantileLoss"] < 1
