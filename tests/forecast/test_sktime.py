@@ -144,6 +144,8 @@ def test_covariates() -> None:
     expected = Forecaster(HORIZON, **TINY).fit(y, X).predict(X=X.iloc[COUNT:]).mean[[0, -1]]
     np.testing.assert_array_equal(forecaster.predict(X=X.iloc[COUNT:]), expected)
     np.testing.assert_array_equal(forecaster.predict(X=X), expected)
+    with pytest.raises(ValueError, match="X has 89 rows and 90 or 94 are needed"):
+        adapter().fit(y, X.iloc[1:COUNT], fh=[1, HORIZON])
     with pytest.raises(ValueError, match="X has no row for 98; covariates must be known"):
         forecaster.predict(X=X.drop(98).iloc[COUNT:])
     with pytest.raises(ValueError, match=r"X is missing: .* the covariates .'a', 'b'."):
@@ -172,6 +174,25 @@ def test_series_of_a_panel_share_a_network_and_end_when_they_end() -> None:
     np.testing.assert_array_equal(
         quantiles["y"], expected.quantile([0.1, 0.9])[:, :, [0, 2]].reshape(2, -1).T
     )
+
+
+def test_series_of_a_panel_have_covariates_of_their_own() -> None:
+    y, names = panel((COUNT, COUNT)), ("series 0", "series 1")
+    times = series("times", COUNT + HORIZON).index
+    parts = [pandas.DataFrame({"a": np.sin(n + np.arange(len(times)))}, times) for n in range(2)]
+    X = pandas.concat(dict(zip(names, parts, strict=True)), names=["item", "time"])  # noqa: N806
+    forecaster = adapter().fit(y, X[X.index.isin(y.index)], fh=STEPS)
+    histories = [y.loc[name, "y"].asfreq("h") for name in names]
+    expected = Forecaster(HORIZON, **TINY).fit(histories, parts).predict(X=parts).mean
+    np.testing.assert_array_equal(forecaster.predict(X=X)["y"], expected.reshape(-1))
+    with pytest.raises(TypeError, match="X and y must have the same scitype"):
+        adapter().fit(y, parts[0][:COUNT], fh=STEPS)
+    with pytest.raises(ValueError, match=r"no covariates for the series \(\('series 1',\), 'y'\)"):
+        adapter().fit(y, X.loc[["series 0"]], fh=STEPS)
+    with pytest.raises(ValueError, match=r"index of X has levels .* in fit \['item', 'time'\]"):
+        forecaster.predict(X=parts[0])
+    with pytest.raises(ValueError, match=r"X.*series 1.* has no row for 2024-01-04 18:00"):
+        forecaster.predict(X=X.loc[["series 0"]])
 
 
 def test_columns_share_a_network() -> None:

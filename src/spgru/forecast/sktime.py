@@ -89,6 +89,7 @@ class SpgruForecaster(BaseForecaster):
         "capability:missing_values": True,
         "capability:non_contiguous_X": False,
         "capability:update": True,
+        "X-y-must-have-same-index": False,  # said more clearly below
         "requires-fh-in-fit": True,
         "property:randomness": "deterministic",
     }
@@ -145,8 +146,8 @@ class SpgruForecaster(BaseForecaster):
         horizon = max(int(_steps(fh, part.index).max()) for part in series.values())
         self.forecaster_ = Forecaster(horizon, **self.get_params(deep=False))
         rows = _parts(self._covariates)
-        known = None if X is None else {key: rows.get(key[0]) for key in series}
-        self.forecaster_.fit(_one_or_all(series), _one_or_all(known))
+        known = None if X is None else {key: rows[key[0]] for key in series if key[0] in rows}
+        self.forecaster_.fit(*_one_or_all(series, known))
         return self
 
     def _update(self, y: Any, X: Any = None, update_params: bool = True) -> SpgruForecaster:  # noqa: N803
@@ -204,6 +205,11 @@ class SpgruForecaster(BaseForecaster):
             return self._covariates
         if self._covariates is None:
             raise ValueError("X is given, and the forecaster was fitted without covariates")
+        if X.index.nlevels != self._covariates.index.nlevels:
+            raise ValueError(
+                f"the index of X has levels {list(X.index.names)}, that of X in fit "
+                f"{list(self._covariates.index.names)}"
+            )
         found, known = list(X.columns), list(self._covariates.columns)
         if found != known:
             raise ValueError(f"X has columns {found}, the forecaster was fitted with {known}")
@@ -219,10 +225,11 @@ class SpgruForecaster(BaseForecaster):
         if X is not None:
             seen = _parts(self._followed_by(X))
             known = {
-                key: _rows_until(seen.get(key[0]), part.index, horizon)
+                key: _rows_until(seen[key[0]], part.index, horizon)
                 for key, part in series.items()
+                if key[0] in seen
             }
-        forecast = self.forecaster_.predict(_one_or_all(series), _one_or_all(known), parts=False)
+        forecast = self.forecaster_.predict(*_one_or_all(series, known), parts=False)
         # (series, horizon, numbers)
         found = np.stack([np.atleast_2d(number(forecast)) for number in numbers], -1)
         tables: dict[Any, list[Any]] = {}
@@ -260,9 +267,11 @@ def _parts(table: Any) -> dict[tuple[Any, ...], Any]:
     }
 
 
-def _one_or_all(parts: dict[Any, Any] | None) -> Any:
-    """A single series as itself, for messages that do not number it."""
-    return next(iter(parts.values())) if parts is not None and len(parts) == 1 else parts
+def _one_or_all(series: dict[Any, Any], known: dict[Any, Any] | None) -> tuple[Any, Any]:
+    """Series and covariates; a single series as itself, so that messages do not name it."""
+    if len(series) > 1:
+        return series, known
+    return next(iter(series.values())), None if known is None else next(iter(known.values()), None)
 
 
 def _rows_of(X: Any, y: Any) -> Any:  # noqa: N803
@@ -294,7 +303,7 @@ def _following(index: Any, forecast: Forecast, number: int, horizon: int) -> Any
 
 def _rows_until(X: Any, index: Any, horizon: int) -> Any:  # noqa: N803
     """Covariates for all times of a series and the horizon."""
-    if X is None or isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex):
+    if isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex):
         return X  # looked up by their times
     wanted = pandas.RangeIndex(index[0], index[-1] + 1 + horizon)
     missing = wanted.difference(X.index)
