@@ -68,6 +68,10 @@ def changed(place: int, value: Any, dtype: Any = float) -> Any:
             np.arange(120).astype("datetime64[D]"), TypeError, "holds times", id="times as values"
         ),
         pytest.param(changed(7, [1, 2], object), TypeError, "holds list at 7", id="objects"),
+        pytest.param(changed(7, 10**400, object), ValueError, r"beyond 1e\+100 at 7", id="whole"),
+        pytest.param({1.0, 2.0}, TypeError, "y is set; pass an array", id="no order"),
+        pytest.param([wave(), []], ValueError, "y.1. is empty", id="one empty"),
+        pytest.param([1.0, 2.0], ValueError, "has 2 values, and 17 are needed", id="two values"),
         pytest.param(wave(16), ValueError, "17 are needed", id="too short for the context"),
         pytest.param([wave(9)] * 5, ValueError, "longest series has 9", id="all too short"),
         pytest.param(
@@ -138,6 +142,13 @@ def test_arguments_that_are_refused(
         pytest.param(
             Moments(torch.zeros(120, 1), -torch.ones(120, 1)), "negative entries", id="variance"
         ),
+        pytest.param(
+            Moments(torch.zeros(120, 1), torch.full((120, 1), torch.inf)),
+            "X.var is inf",
+            id="unknown",
+        ),
+        pytest.param(np.zeros((120, 0)), "no columns; pass X=None", id="no columns"),
+        pytest.param(np.full((120, 1), 1e200), "X has values beyond 1e.100", id="huge"),
     ],
 )
 def test_covariates_that_are_refused(X: Any, words: str) -> None:  # noqa: N803
@@ -169,6 +180,16 @@ def test_covariates_that_were_not_fitted_are_refused(fitted: Forecaster) -> None
         forecaster().fit([wave(), wave()], [np.zeros((120, 1))])
 
 
+def test_an_update_that_is_refused(fitted: Forecaster) -> None:
+    with pytest.raises(ValueError, match="y is infinite at 0"):
+        fitted.update([np.inf])
+    with pytest.raises(TypeError, match=r"y holds text .'x' at 0"):
+        fitted.update(["x"])
+    two = forecaster().fit({"a": wave(), "b": wave()})
+    with pytest.raises(ValueError, match=r"series \['a'\], and those known are \['a', 'b'\]"):
+        two.update({"a": [1.0]})
+
+
 # -- what is handled ------------------------------------------------------------------------------
 
 
@@ -186,6 +207,30 @@ def test_numbers_of_other_types_are_numbers() -> None:
 def test_none_is_a_missing_value() -> None:
     gap, none = changed(100, np.nan), changed(100, None, object)
     np.testing.assert_array_equal(same_as_floats(gap), same_as_floats(none))
+
+
+def test_masked_entries_are_missing_values() -> None:
+    """Whatever stands behind the mask."""
+    masked = np.ma.masked_array(changed(100, -999.0), np.arange(120) == 100)
+    expected = same_as_floats(changed(100, np.nan))
+    for y in (masked, [masked], masked.astype(object)):
+        np.testing.assert_array_equal(np.ravel(same_as_floats(y)), expected)
+
+
+def test_a_covariate_that_was_constant_is_ignored() -> None:
+    fit = forecaster().fit(wave(), np.full((120, 1), 3.0))
+    expected = fit.predict(X=np.full((4, 1), 3.0))
+    with pytest.warns(UserWarning, match="'0' is 7, and so far it was between 3 and 3"):
+        found = fit.predict(X=np.full((4, 1), 7.0))
+    np.testing.assert_array_equal(found.mean, expected.mean)
+
+
+def test_covariates_of_another_unit_are_noticed(with_covariates: Forecaster) -> None:
+    with_covariates.predict(X=np.full((4, 2), 9.0))  # beyond all that was seen, not far
+    with pytest.warns(UserWarning, match=r"'1' is 1000, and so far .* check its unit"):
+        with_covariates.predict(X=np.array([[0.0, 1000.0]] * 4))
+    with pytest.warns(UserWarning, match="'0' is -1000"):
+        with_covariates.predict(wave(), np.array([[0.0, 0.0]] * 123 + [[-1000.0, 0.0]]))
 
 
 def test_missing_values_hardly_move_a_forecast(fitted: Forecaster) -> None:
@@ -281,6 +326,30 @@ def _gapped_numbers(y: Any) -> Any:
     return y.reset_index(drop=True).drop([3, 4])
 
 
+def _reversed(y: Any) -> Any:
+    return y.reset_index(drop=True).iloc[::-1]
+
+
+def _with_levels(y: Any) -> Any:
+    return y.to_frame().assign(item="a").set_index("item", append=True)["y"]
+
+
+def _with_a_wrong_year(y: Any) -> Any:
+    return y.set_axis(y.index[:1].map(lambda t: t.replace(year=1700)).append(y.index[1:]))
+
+
+def _with_a_wrong_period(y: Any) -> Any:
+    return _with_a_wrong_year(y).to_period("s")
+
+
+def _of_text(y: Any) -> Any:
+    return y.astype("string")
+
+
+def _of_categories(y: Any) -> Any:
+    return y.round().astype(str).astype("category")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -291,6 +360,12 @@ def _gapped_numbers(y: Any) -> Any:
         (_irregular, "have no frequency"),
         (_with_text, "text .'closed' at 5"),
         (_gapped_numbers, "numbers with gaps"),
+        (_reversed, "not sorted"),
+        (_with_levels, "index of several levels; pass a long table"),
+        (_with_a_wrong_year, "between 1700-03-28 00:00:00 and 2024-03-28 01:00:00 far more times"),
+        (_with_a_wrong_period, "correct a time that is wrong"),
+        (_of_text, "y holds text"),
+        (_of_categories, "y holds text"),
     ],
 )
 def test_pandas_series_that_are_refused(change: Callable[[Any], Any], words: str) -> None:
@@ -315,6 +390,57 @@ def test_tables_that_are_refused() -> None:
         forecaster().fit(pandas.DataFrame(index=y.index))
 
 
+def test_long_tables_that_are_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    y = series()
+    names = ["a"] * 120 + ["b"] * 120
+    table = pandas.DataFrame({"item": names, "time": [*y.index] * 2, "value": [*y.values] * 2})
+    with pytest.raises(ValueError, match="no 'item' in row 5; say which series"):
+        forecaster().fit(table.assign(item=[*names[:5], None, *names[6:]]))
+    with pytest.raises(ValueError, match=r"y\['b'\] has several values at 2024-03-28"):
+        forecaster().fit(pandas.concat([table, table.iloc[120:121]]))
+    with pytest.raises(ValueError, match=r"index of y\['a'\] is not sorted"):
+        forecaster().fit(table.iloc[[1, 0, *range(2, 240)]])
+    with pytest.raises(ValueError, match=r"y\['a'\] has a missing time"):
+        forecaster().fit(table.assign(time=[None, *table["time"].iloc[1:]]))
+    with pytest.raises(TypeError, match=r"y\['b'\] holds text .'shut' at 2"):
+        forecaster().fit(table.assign(value=[*table["value"].iloc[:122], "shut", *[0] * 117]))
+
+
+def test_updates_with_times_that_are_refused() -> None:
+    y = series()
+    fit = forecaster().fit(y)
+    later = series(5)
+    for when, zone, words in (
+        ("2024-03-28", None, "an update takes what came later"),
+        ("2024-12-01 00:30", None, "no time of frequency 'h'"),
+        ("2024-12-01", "UTC", "zones None and UTC"),
+        ("2200-01-01", None, "far more times of the series 'y' are missing than there are"),
+    ):
+        shifted = later.index + (np.datetime64(when) - later.index[0])
+        with pytest.raises(ValueError, match=words):
+            fit.update(later.set_axis(shifted if zone is None else shifted.tz_localize(zone)))
+    with pytest.raises(ValueError, match="points of time and periods"):
+        fit.update(later.set_axis(later.index.shift(999)).to_period())
+    assert fit.predict().index[0] == y.index[-1] + y.index.freq  # nothing was taken
+
+
+def test_numbers_of_pandas_types_are_numbers() -> None:
+    y = series().round(1)
+    expected = same_as_floats(y)
+    for kind in ("Float64", "category", object):
+        np.testing.assert_array_equal(same_as_floats(y.astype(kind)), expected)
+    whole = (10 * y).round().astype("Int64")
+    missing = whole.where(np.arange(120) != 100)
+    np.testing.assert_array_equal(same_as_floats(missing), same_as_floats(missing.astype(float)))
+
+
+def test_an_index_of_equally_spaced_numbers_is_none() -> None:
+    y = series()
+    for index in (np.arange(120), 0.1 * np.arange(120), np.arange(50, 290, 2)):
+        np.testing.assert_array_equal(same_as_floats(y.set_axis(index)), same_as_floats(wave()))
+
+
 def test_tables_of_covariates_that_are_refused() -> None:
     pandas = pytest.importorskip("pandas")
     y = series()
@@ -325,6 +451,14 @@ def test_tables_of_covariates_that_are_refused() -> None:
         forecaster().fit(y, X.tz_localize("Europe/Berlin", nonexistent="shift_forward").iloc[:20])
     with pytest.raises(ValueError, match="only the series have a time index"):
         forecaster().fit(y, X.reset_index(drop=True))
+    with pytest.raises(ValueError, match="several columns named 'a'"):
+        forecaster().fit(y, pandas.concat([X, X], axis=1))
+    with pytest.raises(ValueError, match="no columns"):
+        forecaster().fit(y, X[[]])
+    with pytest.raises(ValueError, match="X has several values at 2024-03-28"):
+        forecaster().fit(y, X.iloc[[0, 0, *range(1, 124)]])
+    with pytest.raises(ValueError, match="index of X is not sorted"):
+        forecaster().fit(y, X.iloc[::-1])
     with pytest.raises(TypeError, match=r"X\['a'\] holds text"):
         forecaster().fit(y, X.astype(str).astype(object))
     fit = forecaster().fit(y, X)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,15 @@ def test_forecasting_with_intervals(tmp_path: Path) -> None:
     assert (tmp_path / "outputs" / "forecast.png").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Using `json`-module")  # GluonTS, when it is imported
 def test_the_pages_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "guides" / "forecast.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    assert len(blocks) == 3
     names: dict[str, object] = {}
-    exec(compile(code, "forecast.md", "exec"), names)
+    for code in blocks:  # in order, since later ones use what earlier ones made
+        exec(compile(code, "forecast.md", "exec"), names)
     assert (tmp_path / "outputs" / "demand" / "forecaster.json").exists()
+    scores: Any = names["scores"]
+    assert 0 < scores["mean_wQuantileLoss"] < 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from spgru.forecast.data import Panel, as_numbers, is_pandas
-from spgru.forecast.scaling import Array
+from spgru.forecast.scaling import LARGEST, Array
 from spgru.forecast.times import Times, times_of
 from spgru.moments import Moments
 
-__all__ = ["Covariates", "read_covariates"]
+__all__ = ["Covariates", "read_covariates", "warn_if_far"]
+
+_FAR = 10.0
+"""Covariates that lie so many ranges of the known ones away from them are not of the same kind."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,22 @@ def read_covariates(
     )
 
 
+def warn_if_far(X: Covariates, known: Covariates) -> None:  # noqa: N803
+    """Say so if covariates are far from what the network has seen, as those of another unit are."""
+    new, seen = np.concatenate(X.mean), np.concatenate(known.mean)
+    low, high = seen.min(0), seen.max(0)
+    reach = _FAR * (high - low)
+    for column, name in enumerate(known.names):
+        values = new[:, column]
+        far = (values < low[column] - reach[column]) | (values > high[column] + reach[column])
+        if far.any():
+            warnings.warn(
+                f"the covariate {name!r} is {values[far][0]:g}, and so far it was between "
+                f"{low[column]:g} and {high[column]:g}; check its unit, the forecast may be wrong",
+                stacklevel=4,
+            )
+
+
 def _parts(X: Any, panel: Panel) -> list[Any]:  # noqa: N803
     """The covariates of each series, in the order of the panel."""
     if panel.single:
@@ -133,20 +153,24 @@ def _one(
             raise ValueError(f"{where}.var has negative entries (smallest {var.min():g})")
         return mean, var, names
     columns: list[str] | None = None
+    if is_pandas(X, "DataFrame") and X.columns.has_duplicates:
+        twice = X.columns[X.columns.duplicated()][0]
+        raise ValueError(f"{where} has several columns named {twice!r}; rename them")
     if is_pandas(X, "Series"):
         X = X.to_frame()  # noqa: N806
     if is_pandas(X, "DataFrame"):
         columns = [str(column) for column in X.columns]
         X = _at_times(X, where, times, first, rows[0])  # noqa: N806
-        found = np.stack(
-            [as_numbers(X[column].to_numpy(), f"{where}[{column!r}]") for column in X.columns], 1
-        )
+        numbers = [as_numbers(X[c].to_numpy(), f"{where}[{c!r}]") for c in X.columns]
+        found = np.stack(numbers, 1) if numbers else np.zeros((len(X), 0))
     else:
         found = as_numbers(X, where)
     if found.ndim == 1:
         found = found[:, None]
     if found.ndim != 2:
         raise ValueError(f"{where} has shape {found.shape}; pass (time, covariates)")
+    if found.shape[1] == 0:
+        raise ValueError(f"{where} has no columns; pass X=None where there are no covariates")
     if len(found) not in rows:
         wanted = " or ".join(str(count) for count in dict.fromkeys(rows))
         raise ValueError(
@@ -158,6 +182,10 @@ def _one(
         raise ValueError(
             f"{where} is {found[row, column]} in row {row}, column {column}; covariates must be "
             "known: fill it, with its uncertainty as Moments if there is any"
+        )
+    if found.size and np.abs(found).max() > LARGEST:
+        raise ValueError(
+            f"{where} has values beyond {LARGEST:g}, whose squares overflow; change its unit"
         )
     return found, None, columns or [str(number) for number in range(found.shape[1])]
 

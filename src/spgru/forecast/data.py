@@ -2,7 +2,7 @@
 
 What cannot be a series is refused with a sentence that names it. What is handled:
 
-- NaN and gaps in a time index are missing values;
+- NaN, masked entries and gaps in a time index are missing values;
 - integers, booleans and exact decimals become floating point.
 
 pandas is only imported where pandas objects come in.
@@ -95,7 +95,7 @@ def _items(y: Any, name: str) -> tuple[list[tuple[Any, Any]], bool]:
     if isinstance(y, Mapping):
         items = list(y.items())
     elif isinstance(y, np.ndarray) or type(y).__module__.startswith("torch"):
-        return _from_array(np.asarray(y), name)
+        return _from_array(y if isinstance(y, np.ndarray) else np.asarray(y), name)
     elif isinstance(y, Sequence):
         if all(np.ndim(item) == 0 for item in y) and len(y):
             return _from_array(as_numbers(y, name), name)
@@ -127,6 +127,12 @@ def _from_frame(y: Any, name: str) -> list[tuple[Any, Any]]:
         raise ValueError(f"{name} has several columns named {twice!r}; rename them")
     for item, time, value in _LONG:
         if {item, time, value} <= set(columns):
+            if y[item].isna().any():
+                row = int(y[item].isna().to_numpy().argmax())
+                raise ValueError(
+                    f"{name} has no {item!r} in row {row}; say which series it belongs to, or "
+                    "remove it"
+                )
             return [
                 (label, part.set_index(time)[value])
                 for label, part in y.groupby(item, sort=False, observed=True)
@@ -156,6 +162,9 @@ def _one(item: Any, where: str, freq: str | None) -> tuple[Array, Times | None]:
 
 def as_numbers(values: Any, where: str) -> Array:
     """Floating point, or an error that shows the first entry that is no number."""
+    if isinstance(values, np.ma.MaskedArray):
+        kind: Any = np.float64 if values.dtype.kind in "biuf" else object
+        values = np.ma.filled(values.astype(kind), np.nan)
     try:
         found = np.asarray(values)
     except ValueError as error:
@@ -170,12 +179,16 @@ def as_numbers(values: Any, where: str) -> Array:
     for place, value in np.ndenumerate(found):
         if isinstance(value, str | bytes):
             raise TypeError(
-                f"{where} holds text ({value!r} at {place[0]}); convert it, for example by "
+                f"{where} holds text ({str(value)!r} at {place[0]}); convert it, for example by "
                 "pandas.to_numeric(column, errors='coerce'), which makes text missing"
             )
         try:
             # None and pandas.NA are missing values.
             numbers[place] = np.nan if _is_missing(value) else float(value)
+        except OverflowError:
+            raise ValueError(
+                f"{where} has a number beyond {LARGEST:g} at {place[0]}; change its unit"
+            ) from None
         except (TypeError, ValueError):
             raise TypeError(
                 f"{where} holds {type(value).__name__} at {place[0]}; pass numbers"

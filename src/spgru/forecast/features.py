@@ -16,6 +16,9 @@ from spgru.forecast.scaling import Array
 
 __all__ = ["FeatureScaling", "features_of"]
 
+_IGNORED = 1e150
+"""A unit in which all covariates are 0, and whose square does not overflow."""
+
 
 @dataclass(frozen=True)
 class FeatureScaling:
@@ -52,8 +55,8 @@ def features_of(
     if scaling is None:
         together = np.zeros((1, 0)) if covariates is None else np.concatenate(covariates.mean)
         std = together.std(0)
-        # A constant covariate says nothing, and is 0 then.
-        std = np.where(std > 1e-12 * np.maximum(np.abs(together).max(0), 1e-300), std, 1.0)
+        # A constant covariate says nothing, and is 0 then, whatever it becomes later.
+        std = np.where(std > 1e-12 * np.maximum(np.abs(together).max(0), 1e-300), std, _IGNORED)
         scaling = FeatureScaling(together.mean(0), std, dates[0].shape[1] if dates else 0)
     if not scaling.size:
         return (None, None), scaling

@@ -90,6 +90,17 @@ class Forecast:
             )
         return {name: self.var * self._shaped(share) for name, share in self.shares.items()}
 
+    def of(self, series: int) -> Forecast:
+        """The forecast of one series, by its number."""
+        self._check_number(series)
+        one = slice(series, series + 1)
+        return Forecast(
+            self.z_mean[one], self.z_var[one], self.scaling.of_rows(one), self.names[one],
+            None if self.times is None else self.times[one], True,
+            None if self.shares is None else {k: part[one] for k, part in self.shares.items()},
+            self.history[one],
+        )  # fmt: skip
+
     # -- tables and pictures ----------------------------------------------------------------------
 
     @property
@@ -142,8 +153,7 @@ class Forecast:
         from spgru.reporting.pictures import new_figure, require_matplotlib
 
         require_matplotlib("a plot of a forecast")
-        if not 0 <= series < len(self.history):
-            raise ValueError(f"series is {series}, and there are {len(self.history)}")
+        self._check_number(series)
         horizon, past = self.z_mean.shape[1], self.history[series]
         shown = min(len(past), 3 * horizon if history is None else history)
         before: Any = np.arange(len(past) - shown, len(past))
@@ -165,6 +175,10 @@ class Forecast:
         axes.set_title("forecast" if self.single else f"forecast of {self.names[series]}")
         axes.legend(loc="upper left", fontsize="small")
         return figure
+
+    def _check_number(self, series: int) -> None:
+        if not 0 <= series < len(self.history):
+            raise ValueError(f"series is {series}, and there are {len(self.history)}")
 
     def _shaped(self, values: Array) -> Array:
         return values[0] if self.single else values

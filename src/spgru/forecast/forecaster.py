@@ -14,7 +14,7 @@ from torch import nn
 
 from spgru.calibration import calibrate as fit_variance
 from spgru.calibration.report import OutcomeReport
-from spgru.forecast.covariates import Covariates, read_covariates
+from spgru.forecast.covariates import Covariates, read_covariates, warn_if_far
 from spgru.forecast.data import Panel, read_series
 from spgru.forecast.features import FeatureScaling, features_of
 from spgru.forecast.fit import (
@@ -287,6 +287,12 @@ class Forecaster:
         return self._fitted().season
 
     @property
+    def covariates(self) -> list[str]:
+        """Names of the covariates, none if `fit` was given none."""
+        known = self._fitted().covariates
+        return [] if known is None else list(known.names)
+
+    @property
     def records(self) -> dict[str, TrainingRecord]:
         """How each training went, by mode."""
         return self._fitted().records
@@ -345,9 +351,12 @@ class Forecaster:
         lengths = [len(values) for values in panel.values]
         if own:
             later = read_covariates(X, panel, None, [(horizon,)] * len(panel), covariates.names)
+            warn_if_far(later, covariates)
             return covariates.followed_by(later)
         rows = [(n + horizon,) for n in lengths]
-        return read_covariates(X, panel, 0, rows, covariates.names)
+        found = read_covariates(X, panel, 0, rows, covariates.names)
+        warn_if_far(found, covariates)
+        return found
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in asdict(self.settings).items() if name != "progress"}

@@ -6,7 +6,7 @@ import numpy as np
 
 from spgru.forecast.data import Panel
 from spgru.forecast.scaling import Array
-from spgru.forecast.times import Times
+from spgru.forecast.times import Times, check_gaps
 
 __all__ = ["appended"]
 
@@ -41,6 +41,8 @@ def _from_the_end(known: Times, new: Times, values: Array, name: object) -> Arra
             f"y of the series {name!r} starts at {new.start}, and it is known until {last}; "
             "an update takes what came later"
         )
+    ahead = known.index(0, known.count)
+    check_gaps(ahead.append(type(ahead)([new.start])), f"the series {name!r}")
     steps = 1
     while True:
         ahead = known.index(known.count, steps)

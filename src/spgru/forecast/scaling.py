@@ -51,6 +51,12 @@ class Scaling:
         floor = _FLOOR * np.where(level > 0, level, 1.0)
         return cls(loc, np.maximum(np.nanstd(context, 1, keepdims=True), floor), unit)
 
+    def of_rows(self, rows: slice) -> Scaling:
+        """That of some windows."""
+        return Scaling(
+            self.loc[rows], self.scale[rows], None if self.unit is None else self.unit[rows]
+        )
+
     def forward(self, values: Array) -> Array:
         """(B, N) -> (B, N); NaN stays NaN"""
         if self.unit is not None:

@@ -9,7 +9,10 @@ import numpy as np
 
 from spgru.forecast.scaling import Array
 
-__all__ = ["Times", "aligned", "season_of", "times_of"]
+__all__ = ["Times", "aligned", "check_gaps", "season_of", "times_of"]
+
+_MOST_MISSING = 100
+"""Times that may be missing for one that is there; a wrong year would otherwise fill the memory."""
 
 _SEASONS = {
     "s": 60, "min": 60, "h": 24, "D": 7, "B": 5, "W": 52, "M": 12, "MS": 12, "ME": 12, "BMS": 12,
@@ -44,7 +47,11 @@ class Times:
 
     def require_alike(self, other: Times, name: str) -> None:
         """One frequency and one time zone."""
-        if self.freq != other.freq or self.is_period != other.is_period:
+        if self.is_period != other.is_period:
+            raise ValueError(
+                f"{name} holds points of time and periods; convert one by to_period or to_timestamp"
+            )
+        if self.freq != other.freq:
             raise ValueError(
                 f"{name} holds series of frequencies {self.freq!r} and {other.freq!r}; resample "
                 "them to one, or fit one forecaster for each"
@@ -107,18 +114,19 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
     import pandas
 
     if not isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex):
-        if isinstance(index, pandas.RangeIndex):
+        if isinstance(index, pandas.RangeIndex) and index.step > 0:
             return None
-        if pandas.api.types.is_object_dtype(index) or pandas.api.types.is_string_dtype(index):
-            raise TypeError(
-                f"{where} has an index of text or objects; convert it by pandas.to_datetime"
-            )
         if isinstance(index, pandas.MultiIndex):
             raise TypeError(
                 f"{where} has an index of several levels; pass a long table (reset_index)"
             )
+        if pandas.api.types.is_object_dtype(index) or pandas.api.types.is_string_dtype(index):
+            raise TypeError(
+                f"{where} has an index of text or objects; convert it by pandas.to_datetime"
+            )
         _check_order(index, where)
-        if len(set(np.diff(np.asarray(index, np.float64)).tolist())) > 1:
+        steps = np.diff(np.asarray(index, np.float64))
+        if len(steps) and steps.max() - steps.min() > 1e-6 * steps.max():  # they may be rounded
             raise ValueError(
                 f"the index of {where} is numbers with gaps; reindex it, so that missing values "
                 "are NaN, or reset_index(drop=True) if nothing is missing"
@@ -127,6 +135,7 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
     if index.hasnans:
         raise ValueError(f"{where} has a missing time (NaT) in its index; remove that row")
     _check_order(index, where)
+    check_gaps(index, where)
     if freq is not None and not isinstance(index, pandas.PeriodIndex):
         if index.isin(pandas.date_range(index[0], index[-1], freq=freq)).all():
             return Times(index[0], len(index), freq)
@@ -151,6 +160,22 @@ def _check_order(index: Any, where: str) -> None:
         )
     if not index.is_monotonic_increasing:
         raise ValueError(f"the index of {where} is not sorted; call .sort_index() first")
+
+
+def check_gaps(index: Any, where: str) -> None:
+    """Refuse gaps that are far longer than all that is there."""
+    if type(index).__name__ == "PeriodIndex":
+        at = index.asi8
+    else:
+        local = index if index.tz is None else index.tz_convert(None)
+        at = local.to_numpy().astype("datetime64[us]").astype(np.int64)
+    gaps = np.diff(at)
+    if len(gaps) and float(at[-1] - at[0]) > _MOST_MISSING * len(at) * np.median(gaps) > 0:
+        place = int(gaps.argmax())
+        raise ValueError(
+            f"between {index[place]} and {index[place + 1]} far more times of {where} are missing "
+            "than there are; correct a time that is wrong, or pass what comes after the gap"
+        )
 
 
 def _found_freq(index: Any) -> str | None:
