@@ -34,7 +34,8 @@ def test_two_processes_fit_what_one_does(tmp_path: Path) -> None:
     assert done.stdout.count("fitted by process") == 2
     one, pair = fitted(), Forecaster.load(tmp_path, "cpu")
     assert one.mode == pair.mode
-    # Sums of two halves are rounded differently; measured 1.3e-7 of the scores, 1e-7 of the forecasts, 1.5e-8 in weights.
+    # Sums of two halves are rounded differently. Measured: 1.3e-7 of the scores, 1e-7 of the
+    # forecasts, 1.5e-8 in weights.
     for mode, record in one.records.items():
         assert pair.records[mode].steps == record.steps
         assert pair.records[mode].best_step == record.best_step > 0

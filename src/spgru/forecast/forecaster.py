@@ -165,7 +165,7 @@ class Forecaster:
         context, season = choose_sizes(settings, lengths, season)
         features, scaling = features_of(panel, covariates, settings.calendar, 0)
         with processes(settings.device) as group:
-            group.require_equal(crc32(np.concatenate(panel.values)), "y")
+            group.require_equal(crc32(np.concatenate(panel.values).tobytes()), "y")
             windows = Windows(
                 panel.values, *features, context, horizon, season, settings.positive, group.device
             )
