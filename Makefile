@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast test test-gpu check bench accuracy clean
+.PHONY: help demo sensor convert forecast alarm covariates training many-series test test-gpu check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,19 @@ convert: $(READY)  ## a trained nn.LSTM made probabilistic, without training it 
 
 forecast: $(READY)  ## forecasts with intervals: a fortnight of hourly demand, from an array
 	$(BIN)/python examples/forecast.py
+
+alarm: $(READY)  ## a sensor stream that raises an alarm, one reading at a time
+	$(BIN)/python examples/alarm.py
+
+covariates: $(READY)  ## several series with covariates, one of them uncertain
+	$(BIN)/python examples/covariates.py
+
+training: $(READY)  ## training a model of your own: a plain loop, then Lightning
+	$(BIN)/python examples/training.py
+	$(BIN)/python examples/training_lightning.py
+
+many-series: $(READY)  ## forecasts of 2000 series from Parquet files, by two workers
+	$(BIN)/python examples/many_series.py
 
 test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q
