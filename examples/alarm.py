@@ -23,8 +23,13 @@ from spgru import Moments
 
 NOISE, LENGTH, FAULT, SILENT = 0.1, 100, 65, range(30, 55)
 NEVER = range(0)
-Change = Callable[[Tensor, Tensor], Tensor]
-"""Of readings (T, B, 1), by the number of readings since the fault."""
+FAULTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "stuck": lambda x, t: x[FAULT - 1].expand_as(x),
+    "twice as fast": lambda x, t: torch.sin(math.pi * t / 5) + NOISE * torch.randn_like(x),
+    "drift of 0.04 a reading": lambda x, t: x + 0.04 * t,
+    "noise three times as large": lambda x, t: x + math.sqrt(8) * NOISE * torch.randn_like(x),
+}
+"""What becomes of readings (T, B, 1), by the number of readings since the fault."""
 SHARE = 1e-3
 """Of healthy readings that may raise an alarm."""
 
@@ -60,8 +65,8 @@ def recordings(count: int, length: int = LENGTH) -> Tensor:
     return torch.sin(2 * math.pi * steps / 20 + phase) + NOISE * torch.randn(length, count, 1)
 
 
-def train(model: Expectation, steps: int = 150) -> None:
-    x = recordings(32, 60)
+def train(model: Expectation, steps: int = 120) -> None:
+    x = recordings(32, 50)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
@@ -109,31 +114,31 @@ def main() -> None:
     limit = kept.flatten().sort().values[math.ceil(len(kept.flatten()) * (1 - SHARE))].item()
     print(f"alarm when two readings in a row are more than {limit:.2f} deviations off\n")
 
-    def judge(name: str, change: Change, silent: range = NEVER) -> None:
-        x, after_fault = recordings(50), torch.arange(LENGTH)[:, None, None] - FAULT
-        x = torch.where(after_fault >= 0, change(x, after_fault), x)
-        rings = alarms(strangeness(stream, x, silent)[0]) > limit
-        false, after = rings[10 : FAULT - 2].double().mean(), rings[FAULT - 2 :]
-        found = after.any(0)
-        text = f"  {name:<28s} false {false:.2%}   found in {found.double().mean():4.0%}"
-        if found.any():
-            text += f", after {after.int().argmax(0)[found].double().mean():.0f} readings"
-        print(text)
-
     print(f"50 new recordings each, faulty from reading {FAULT} on:")
-    judge("healthy", lambda x, t: x)
-    judge("stuck", lambda x, t: x[FAULT - 1].expand_as(x))
-    judge("twice as fast", lambda x, t: torch.sin(math.pi * t / 5) + NOISE * torch.randn_like(x))
-    judge("drift of 0.02 a reading", lambda x, t: x + 0.02 * t)
-    judge("noise three times as large", lambda x, t: x + math.sqrt(8) * NOISE * torch.randn_like(x))
-    judge("healthy, silent for a while", lambda x, t: x, SILENT)
+    t = torch.arange(LENGTH)[:, None, None] - FAULT
+    x = {name: recordings(50) for name in ("healthy", *FAULTS)}
+    for name, change in FAULTS.items():
+        x[name] = torch.where(t >= 0, change(x[name], t), x[name])
+    z, _ = strangeness(stream, torch.cat([*x.values()], 1))
+    for name, part in zip(x, z.chunk(len(x), 1), strict=True):
+        report(name, alarms(part) > limit)
+    z, widths = strangeness(stream, recordings(50), SILENT)
+    report("healthy, silent for a while", alarms(z) > limit)
 
-    z, widths = strangeness(stream, recordings(100), SILENT)
     errors = z * widths
-    for name, part in (("heard", slice(10, SILENT[0] - 1)), ("after the silence", SILENT[-1])):
-        width, error = widths[part].mean(), errors[part].square().mean().sqrt()
+    for name, which in (("heard", slice(10, SILENT[0] - 1)), ("after the silence", SILENT[-1])):
+        width, error = widths[which].mean(), errors[which].square().mean().sqrt()
         print(f"\nstandard deviation, {name}: {width:.2f}; of the errors: {error:.2f}", end="")
     print()
+
+
+def report(name: str, rings: Tensor) -> None:
+    false, after = rings[10 : FAULT - 2].double().mean(), rings[FAULT - 2 :]
+    found = after.any(0)
+    text = f"  {name:<28s} false {false:.2%}   found in {found.double().mean():4.0%}"
+    if found.any():
+        text += f", after {after.int().argmax(0)[found].double().mean():.0f} readings"
+    print(text)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def main() -> None:
     past = {name: y.iloc[:-HORIZON] for name, y in sales.items()}
     future = np.stack([y.iloc[-HORIZON:] for y in sales.values()])
 
-    settings = {"steps": 250, "mode": "direct", "positive": True, "hidden_size": 16}
+    settings = {"steps": 150, "mode": "direct", "positive": True, "hidden_size": 16}
     forecaster = Forecaster(HORIZON, 28, **settings).fit(past, known)
     plain = Forecaster(HORIZON, 28, **settings).fit(past)
 
