@@ -101,7 +101,7 @@ def test_two_workers_give_the_same_numbers_and_a_killed_one_loses_nothing(
     source = tmp_path / "series"
     source.mkdir()
     for number in range(3):
-        numbers = range(560 * number, 560 * (number + 1))
+        numbers = range(800 * number, 800 * (number + 1))
         table(numbers, length=30).to_parquet(source / f"{number}.parquet")
     one = run(folder, source, tmp_path / "one")
     killed: list[int] = []
@@ -127,7 +127,7 @@ def test_two_workers_give_the_same_numbers_and_a_killed_one_loses_nothing(
     assert killed
     assert killed[0] in pids
     assert killed[0] != os.getpid()
-    assert one.series == two.series == 1680
+    assert one.series == two.series == 2400
     pandas.testing.assert_frame_equal(
         written(tmp_path / "one"), written(tmp_path / "two"), check_exact=True
     )
