@@ -4,7 +4,7 @@ One network serves all shops. Promotions are planned, so they are known for cert
 the days to come is known from a forecast that says how wrong it may be, and that uncertainty is
 part of the result. Some days are missing.
 
-Run:  python examples/covariates.py        (about 20 seconds on two cores)
+Run:  python examples/covariates.py        (about 15 seconds on two cores)
 """
 
 from __future__ import annotations
