@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast test test-gpu check bench accuracy clean
+.PHONY: help demo sensor convert forecast alarm covariates training many-series test test-gpu check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -26,11 +26,24 @@ convert: $(READY)  ## a trained nn.LSTM made probabilistic, without training it 
 forecast: $(READY)  ## forecasts with intervals: a fortnight of hourly demand, from an array
 	$(BIN)/python examples/forecast.py
 
+alarm: $(READY)  ## a sensor stream that raises an alarm, one reading at a time
+	$(BIN)/python examples/alarm.py
+
+covariates: $(READY)  ## several series with covariates, one of them uncertain
+	$(BIN)/python examples/covariates.py
+
+training: $(READY)  ## training a model of your own: a plain loop, then Lightning
+	$(BIN)/python examples/training.py
+	$(BIN)/python examples/training_lightning.py
+
+many-series: $(READY)  ## forecasts of 2000 series from Parquet files, by two workers
+	$(BIN)/python examples/many_series.py
+
 test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q
 
 test-gpu: $(READY)  ## run the tests of kernels on this machine's GPU
-	$(BIN)/python -m pytest -q -n 0 tests/recurrent tests/nn/test_replay.py tests/nn/test_training_replay.py tests/functional/test_kernels.py tests/training/test_graph_update.py
+	$(BIN)/python -m pytest -q -n 0 tests/recurrent tests/nn/test_replay.py tests/nn/test_training_replay.py tests/nn/test_new_layers_gpu.py tests/functional/test_kernels.py tests/training/test_graph_update.py
 
 check: $(READY)  ## formatting, lint, types, one-way imports
 	$(BIN)/ruff format --check .

@@ -337,3 +337,16 @@ def test_a_plot(one: Forecaster, tmp_path: Path) -> None:
 def test_repr(one: Forecaster) -> None:
     assert repr(Forecaster(3, season=4)) == "Forecaster(horizon=3, season=4)"
     assert repr(one.predict()) == "Forecast(1 series, 6 steps)"
+
+
+def test_moments_take_the_names_that_fit_knew() -> None:
+    """They have none of their own: columns go by order."""
+    pandas = pytest.importorskip("pandas")
+    y, x = wave(120), np.random.default_rng(0).standard_normal((126, 2))
+    table = pandas.DataFrame(x, columns=["a", "b"])
+    found = Forecaster(HORIZON, **SMALL | {"steps": 3}).fit(y, table[:120])
+    certain = Moments(torch.tensor(x[120:]), torch.zeros(HORIZON, 2, dtype=torch.float64))
+    expected = found.predict(X=table[120:].reset_index(drop=True))
+    np.testing.assert_allclose(found.predict(X=certain).mean, expected.mean, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"X has columns \['0'\], the forecaster was fitted with"):
+        found.predict(X=certain[:, :1])

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from spgru.models import ModelConfig
+from spgru.runtime.distributed import Processes
 from spgru.studies import STUDIES, StudyConfig, UnfinishedError, reproduce, rewrite_reports
 from spgru.studies.networks import Networks
 from spgru.studies.runs import Member
 from spgru.studies.study import read_results
 from spgru.training import CheckpointError, ConfigError, TrainConfig, score
-from spgru.training.distributed import Processes
 from spgru.training.model import DropoutConfig
 from spgru.training.progress import parse_metrics
 from spgru.training.run import Run

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from spgru.objectives import Objective
+from spgru.runtime.distributed import Processes
 from spgru.training import ConfigError, TrainConfig, load_model, train
 from spgru.training import checkpoint as checkpoints
-from spgru.training.distributed import Processes
 from spgru.training.loop import check_group
 from spgru.training.model import DropoutConfig
 from spgru.training.progress import read_metrics

@@ -14,6 +14,7 @@ import torch
 from spgru.models import ModelConfig
 from spgru.objectives import Loss
 from spgru.runtime import storage
+from spgru.runtime.distributed import Processes
 from spgru.training import (
     CheckpointError,
     CheckpointWarning,
@@ -26,7 +27,6 @@ from spgru.training import (
 )
 from spgru.training import checkpoint as checkpoints
 from spgru.training import loop as loop_module
-from spgru.training.distributed import Processes
 from spgru.training.run import Run
 
 Make = Callable[..., TrainConfig]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from spgru.cli.app import Device, app
 
-__all__ = ["forecast"]
+__all__ = ["forecast", "forecast_dataset"]
 
 
 class Mode(StrEnum):
@@ -48,6 +48,7 @@ def forecast(
     """
     from spgru.forecast import Forecaster
     from spgru.forecast.tables import read_column
+    from spgru.runtime.distributed import is_first_process
     from spgru.runtime.storage import require_folder
 
     if not 0 < level < 1:
@@ -63,7 +64,10 @@ def forecast(
         horizon, context, season, mode=mode.value, positive=positive, steps=steps, level=level,
         seed=seed, device=device,
     )  # fmt: skip
-    found = forecaster.fit(series).predict()
+    forecaster.fit(series)
+    if not is_first_process():
+        return
+    found = forecaster.predict()
     print(forecaster.report)
     tail = (1 - level) / 2
     deciles = [round(q / 10, 1) for q in range(1, 10)]
@@ -71,3 +75,25 @@ def forecast(
     found.to_frame(quantiles).to_csv(numbers, index=False)
     found.plot(levels=sorted({0.5, level})).savefig(picture, dpi=150)
     print(f"wrote {numbers} and {picture}")
+
+
+@app.command()
+def forecast_dataset(
+    forecaster: Annotated[Path, typer.Argument(help="Folder that Forecaster.save wrote.")],
+    source: Annotated[Path, typer.Argument(help="A Parquet file, or a folder with some.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the forecasts.")],
+    workers: Annotated[int, typer.Option(help="Processes, by Dask; 0: this one alone.", min=0)] = 0,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leave out series that cannot be forecast.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Forecast all series of a Parquet dataset, in bounded memory.
+
+    Files hold columns item, time, value; the rows of a series are together and in one file. The
+    same command goes on where it was stopped.
+    """
+    from spgru.forecast import forecast_dataset as run
+
+    bad: Literal["raise", "skip"] = "skip" if skip else "raise"
+    print(run(forecaster, source, output, workers=workers, bad=bad, device=device))

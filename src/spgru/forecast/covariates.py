@@ -79,6 +79,8 @@ def read_covariates(
         times = None if panel.times is None else panel.times[number]
         start = len(panel.values[number]) if first is None else first
         mean, var, columns = _one(part, where, times, start, rows[number])
+        if expected is not None and var is not None and len(columns) == len(expected):
+            columns = list(expected)  # Moments have no names, and their columns go by order
         if names is not None and columns != names:
             raise ValueError(f"{where} has columns {columns}, other series have {names}")
         names = columns

@@ -20,9 +20,9 @@ import numpy as np
 from spgru.forecast.scaling import LARGEST, Array
 from spgru.forecast.times import Times, aligned, times_of
 
-__all__ = ["Panel", "as_numbers", "is_pandas", "read_series"]
+__all__ = ["LONG", "Panel", "as_numbers", "is_pandas", "read_series"]
 
-_LONG = (
+LONG = (
     ("item", "time", "value"),
     ("unique_id", "ds", "y"),
     ("item_id", "timestamp", "target"),
@@ -125,7 +125,7 @@ def _from_frame(y: Any, name: str) -> list[tuple[Any, Any]]:
     if len(set(columns)) < len(columns):
         twice = next(column for column in columns if columns.count(column) > 1)
         raise ValueError(f"{name} has several columns named {twice!r}; rename them")
-    for item, time, value in _LONG:
+    for item, time, value in LONG:
         if {item, time, value} <= set(columns):
             if y[item].isna().any():
                 row = int(y[item].isna().to_numpy().argmax())
@@ -142,7 +142,7 @@ def _from_frame(y: Any, name: str) -> list[tuple[Any, Any]]:
     if "time" in columns or "timestamp" in columns or "ds" in columns:
         raise ValueError(
             f"{name} has a column of times and not the columns of a long table ("
-            + "; or ".join(", ".join(names) for names in _LONG)
+            + "; or ".join(", ".join(names) for names in LONG)
             + "); rename its columns, or set the times as index for one series a column"
         )
     return [(column, y[column]) for column in columns]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 import safetensors.torch
 
@@ -18,14 +19,15 @@ from spgru.forecast.data import Panel
 from spgru.forecast.features import FeatureScaling
 from spgru.forecast.fit import TrainingRecord
 from spgru.forecast.network import Anchor
+from spgru.forecast.scaling import Array
 from spgru.forecast.times import Times
 from spgru.runtime.device import choose_device
-from spgru.runtime.storage import require_folder, write_whole
+from spgru.runtime.storage import require_folder, sha256, write_whole
 
 if TYPE_CHECKING:
     from spgru.forecast.forecaster import Forecaster
 
-__all__ = ["load", "save"]
+__all__ = ["fingerprint", "load", "save"]
 
 _FORMAT = 1
 _CONFIG, _MODEL, _SERIES = "forecaster.json", "model.safetensors", "series.safetensors"
@@ -75,7 +77,14 @@ def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
     write_whole(path / _CONFIG, json.dumps(config, indent=1).encode())
 
 
-def load(kind: type[_Kind], folder: str | PathLike[str], device: str) -> _Kind:
+def load(
+    kind: type[_Kind], folder: str | PathLike[str], device: str, most_series: int | None = None
+) -> _Kind:
+    """What `save` wrote.
+
+    Args:
+        most_series: read so many of the known series, which other series can be forecast without
+    """
     from spgru.forecast.forecaster import Settings, _Fitted, _make
 
     path = Path(folder)
@@ -98,8 +107,8 @@ def load(kind: type[_Kind], folder: str | PathLike[str], device: str) -> _Kind:
     )  # fmt: skip
     load_calibration(network, safetensors.torch.load_file(path / _MODEL))
     network.to(choose_device(device)).eval()
-    arrays = safetensors.numpy.load_file(path / _SERIES)
-    numbers = range(len(config["names"]))
+    numbers = range(len(config["names"]))[:most_series]
+    arrays = _arrays(path / _SERIES, len(numbers))
     covariates = None
     if config["covariates"] is not None:
         variances = [arrays[f"variances.{n}"] for n in numbers] if "variances.0" in arrays else None
@@ -109,8 +118,10 @@ def load(kind: type[_Kind], folder: str | PathLike[str], device: str) -> _Kind:
     values = [arrays[f"values.{n}"] for n in numbers]
     times = None
     if config["times"] is not None:
-        times = [_times(t, len(v)) for t, v in zip(config["times"], values, strict=True)]
-    panel = Panel(values, config["names"], times, config["single"])
+        times = [
+            _times(t, len(v)) for t, v in zip(config["times"][:most_series], values, strict=True)
+        ]
+    panel = Panel(values, config["names"][:most_series], times, config["single"])
     forecaster = kind(**config["settings"])
     forecaster._state = _Fitted(
         network, config["mode"], config["context"], config["season"], network.anchor, panel,
@@ -118,6 +129,21 @@ def load(kind: type[_Kind], folder: str | PathLike[str], device: str) -> _Kind:
         {mode: TrainingRecord(**record) for mode, record in config["records"].items()}, None,
     )  # fmt: skip
     return forecaster
+
+
+def fingerprint(folder: str | PathLike[str]) -> str:
+    """Of settings and weights, not of the known series' values."""
+    path = Path(folder)
+    if not (path / _CONFIG).exists():
+        raise FileNotFoundError(f"{path} holds no forecaster ({_CONFIG} is missing)")
+    return sha256(path / _CONFIG) + sha256(path / _MODEL)
+
+
+def _arrays(path: Path, count: int) -> dict[str, Array]:
+    """Those of the first series."""
+    with safetensors.safe_open(path, "numpy") as file:
+        wanted = [name for name in file.keys() if int(name.split(".")[1]) < count]  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in wanted}
 
 
 def _described(times: Times) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Training on windows of all series, stopped early by windows that it does not see."""
+"""Training on windows of all series, stopped early by windows that it does not see.
+
+Of several processes each takes a part of every batch and of the windows of validation; losses and
+scores are those of all parts together, so all processes walk the same way and stop together.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ from spgru.metrics import crps, gaussian_nll
 from spgru.moments import Moments
 from spgru.nn.layer import layers_of
 from spgru.nn.weight import parameter_groups
+from spgru.runtime.distributed import ALONE, Processes
 
 __all__ = ["Loss", "TrainingOptions", "TrainingRecord", "choose_anchor", "train", "validate"]
 
@@ -93,9 +98,14 @@ def choose_anchor(
 
 
 def train(
-    network: Direct | FedBack, windows: Windows, split: Split, options: TrainingOptions
+    network: Direct | FedBack,
+    windows: Windows,
+    split: Split,
+    options: TrainingOptions,
+    group: Processes = ALONE,
 ) -> TrainingRecord:
     """Train in place; the weights are then those of the best validation."""
+    group.share(options.batch_size)  # refuses what cannot be shared
     generator = np.random.default_rng(options.seed)
     usable = np.flatnonzero(split.last_origin >= split.first_origin)
     counts = (split.last_origin - split.first_origin + 1)[usable]
@@ -109,33 +119,34 @@ def train(
         return 0.02 + 0.49 * (1 + math.cos(math.pi * (step - warm) / max(1, options.steps - warm)))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    objective = group.wrap(_Objective(network, options, observations, group))
     checked = _some(split.validation, _MOST_CHECKED, options.seed)
-    record = TrainingRecord(best_score=validate(network, windows, checked))
+    record = TrainingRecord(best_score=validate(network, windows, checked, group))
     record.steps, record.scores = [0], [record.best_score]
     best = copy.deepcopy(network.state_dict())
     every = max(1, options.steps // _CHECKS)
     start = time.perf_counter()
     network.train()
-    with Bar(options.progress, options.steps, "fit") as bar:
+    with Bar(options.progress and group.is_first, options.steps, "fit") as bar:
         for step in range(1, options.steps + 1):
             chosen = generator.integers(len(usable), size=options.batch_size)
             origins = split.first_origin[usable[chosen]] + generator.integers(counts[chosen])
-            batch = windows.batch(*_observed(windows, usable[chosen], origins))
-            loss = _loss(network, batch, options.loss)
-            loss = loss + options.kl_weight * _divergence(network) / observations
-            if not bool(loss.isfinite()):
+            batch = _part(windows, *_observed(windows, usable[chosen], origins), group)
+            loss = objective(batch)
+            joint = group.mean(loss.detach())
+            if not bool(joint.isfinite()):
                 raise RuntimeError(
-                    f"the loss became {loss.item()} at step {step}; lower lr (it is {options.lr}) "
+                    f"the loss became {joint.item()} at step {step}; lower lr (it is {options.lr}) "
                     "or look for outliers in the series"
                 )
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             bar.advance()
             if step % every == 0 or step == options.steps:
-                score = validate(network, windows, checked)
+                score = validate(network, windows, checked, group)
                 record.steps.append(step)
                 record.scores.append(score)
                 if score < record.best_score:
@@ -152,6 +163,25 @@ def train(
     return record
 
 
+class _Objective(nn.Module):
+    """The loss as a forward pass, which is what DistributedDataParallel wraps."""
+
+    def __init__(
+        self,
+        network: Direct | FedBack,
+        options: TrainingOptions,
+        observations: int,
+        group: Processes,
+    ) -> None:
+        super().__init__()
+        self.network, self.options, self.group = network, options, group
+        self.observations = observations
+
+    def forward(self, batch: Batch) -> Tensor:
+        loss = _loss(self.network, batch, self.options.loss, self.group)
+        return loss + self.options.kl_weight * _divergence(self.network) / self.observations
+
+
 def _divergence(network: nn.Module) -> Tensor:
     """Of the weights from N(0, 1 / inputs), layer by layer: outputs of size 1 from inputs of it."""
     found = []
@@ -161,11 +191,11 @@ def _divergence(network: nn.Module) -> Tensor:
     return torch.stack(found).sum()
 
 
-def _loss(network: Direct | FedBack, batch: Batch, kind: Loss) -> Tensor:
+def _loss(network: Direct | FedBack, batch: Batch, kind: Loss, group: Processes) -> Tensor:
     """Mean score of what was observed."""
     values, seen, roughness, known = batch.inputs
     if isinstance(network, Direct):
-        return _score(network(*batch.inputs), batch.target, kind, network.unit(roughness))
+        return _score(network(*batch.inputs), batch.target, kind, network.unit(roughness), group)
     # Every step of context and target teaches the network to forecast the next.
     plain = network.anchor(values, network.horizon)
     observed = ~batch.target.isnan()
@@ -173,10 +203,13 @@ def _loss(network: Direct | FedBack, batch: Batch, kind: Loss) -> Tensor:
     mask = torch.cat([seen, observed.to(seen)], 1)
     y = network.one_step(both[:, :-1], mask[:, :-1], roughness, known)
     following = torch.where(mask > 0, both, math.nan)[:, network.season + 1 :]
-    return _score(y, following, kind, network.unit(roughness))
+    return _score(y, following, kind, network.unit(roughness), group)
 
 
-def _score(y: Moments, target: Tensor, kind: Loss, unit: Tensor) -> Tensor:
+def _score(
+    y: Moments, target: Tensor, kind: Loss, unit: Tensor, group: Processes = ALONE
+) -> Tensor:
+    """Mean over what was observed; of several processes, whose mean is that of all parts."""
     seen = ~target.isnan()
     score = crps if kind == "crps" else gaussian_nll
     # NaN would pass through the gradient even where it is left out of the sum.
@@ -184,16 +217,23 @@ def _score(y: Moments, target: Tensor, kind: Loss, unit: Tensor) -> Tensor:
     if kind == "crps":
         # In units of the plain forecast's errors, as MASE is: every series counts as much.
         values = values / unit.clamp(min=_LEAST_UNIT)
-    return torch.where(seen, values, 0.0).sum() / seen.sum().clamp(min=1)
+    count = group.mean(seen.sum()).clamp(min=1 / group.count)
+    return torch.where(seen, values, 0.0).sum() / count
 
 
 @torch.no_grad()
-def validate(network: Direct | FedBack, windows: Windows, which: tuple[Numbers, Numbers]) -> float:
+def validate(
+    network: Direct | FedBack,
+    windows: Windows,
+    which: tuple[Numbers, Numbers],
+    group: Processes = ALONE,
+) -> float:
     """Mean CRPS of these windows, in units of the plain forecast's errors."""
     total = count = 0.0
     training = network.training
     network.eval()
-    for batch in _chunks(windows, which):
+    mine = group.part(len(which[0]))
+    for batch in _chunks(windows, (which[0][mine], which[1][mine])):
         seen = int((~batch.target.isnan()).sum())
         total += (
             seen
@@ -203,6 +243,9 @@ def validate(network: Direct | FedBack, windows: Windows, which: tuple[Numbers, 
         )
         count += seen
     network.train(training)
+    if group.count > 1:
+        sums = torch.tensor([total, count], dtype=torch.float64, device=group.device)
+        total, count = (group.mean(sums) * group.count).tolist()
     return total / max(count, 1.0)
 
 
@@ -216,6 +259,16 @@ def _observed(windows: Windows, series: Numbers, origins: Numbers) -> tuple[Numb
     """Those in which something was observed; all of them if none has."""
     seen = windows.observed(series, origins)
     return (series[seen], origins[seen]) if seen.any() else (series, origins)
+
+
+def _part(windows: Windows, series: Numbers, origins: Numbers, group: Processes) -> Batch:
+    """This process's windows of a batch."""
+    mine = group.part(len(series))
+    if mine.start < mine.stop:
+        return windows.batch(series[mine], origins[mine])
+    # Fewer windows than processes: one to run on, of which nothing counts.
+    batch = windows.batch(series[:1], origins[:1])
+    return batch._replace(target=torch.full_like(batch.target, math.nan))
 
 
 def _some(which: tuple[Numbers, Numbers], most: int, seed: int) -> tuple[Numbers, Numbers]:

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Self
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes,
 from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
 from spgru.forecast.windows import Numbers, Windows, split_windows
-from spgru.runtime.device import choose_device
+from spgru.runtime.distributed import is_first_process, processes
 
 __all__ = ["Forecaster", "Mode", "Settings"]
 
@@ -143,6 +144,9 @@ class Forecaster:
     def fit(self, y: Any, X: Any = None) -> Self:  # noqa: N803
         """Train on one or many series.
 
+        In a script that torchrun starts, every process calls `fit` with the same series and gets
+        the same forecaster: each takes its part of every batch.
+
         Args:
             y: a 1-D array or list of numbers, a pandas Series, a list or dict of these, or a
                 DataFrame, wide (a column for each series) or long (columns item, time, value)
@@ -160,30 +164,31 @@ class Forecaster:
         season = settings.season or season_of(panel.times[0] if panel.times else None)
         context, season = choose_sizes(settings, lengths, season)
         features, scaling = features_of(panel, covariates, settings.calendar, 0)
-        device = choose_device(settings.device)
-        windows = Windows(
-            panel.values, *features, context, horizon, season, settings.positive, device
-        )
-        judged = min(max(1, math.ceil(_JUDGED / len(panel))), _MOST_OF_ONE)
-        split = split_windows(lengths, horizon, least_history(context, season), judged)
-        split = split._replace(validation=_with_outcomes(windows, split.validation))
-        drawn = _drawn(windows, split.first_origin, split.last_origin, settings.seed)
-        anchor, squares = choose_anchor(windows, *drawn)
-        found: dict[str, tuple[Direct | FedBack, OutcomeReport | None]] = {}
-        records: dict[str, TrainingRecord] = {}
-        scores: dict[str, float] = {}
-        for mode in ("direct", "fed-back") if settings.mode == "auto" else (settings.mode,):
-            if mode == "fed-back":
-                anchor, squares = choose_anchor(windows, *drawn, rates=(1.0,))
-            network = _make(settings, mode, context, season, scaling.size, anchor).to(device)
-            network.start_noise_(squares)
-            report = None
-            with few_threads(settings.hidden_size):
-                records[mode] = train(network, windows, split, _training(settings))
-                if settings.calibrate:
-                    report = _calibrated(network, windows, split.validation, settings)
-                scores[mode] = validate(network, windows, split.validation)
-            found[mode] = network, report
+        with processes(settings.device) as group:
+            group.require_equal(crc32(np.concatenate(panel.values).tobytes()), "y")
+            windows = Windows(
+                panel.values, *features, context, horizon, season, settings.positive, group.device
+            )
+            judged = min(max(1, math.ceil(_JUDGED / len(panel))), _MOST_OF_ONE)
+            split = split_windows(lengths, horizon, least_history(context, season), judged)
+            split = split._replace(validation=_with_outcomes(windows, split.validation))
+            drawn = _drawn(windows, split.first_origin, split.last_origin, settings.seed)
+            anchor, squares = choose_anchor(windows, *drawn)
+            found: dict[str, tuple[Direct | FedBack, OutcomeReport | None]] = {}
+            records: dict[str, TrainingRecord] = {}
+            scores: dict[str, float] = {}
+            for mode in ("direct", "fed-back") if settings.mode == "auto" else (settings.mode,):
+                if mode == "fed-back":
+                    anchor, squares = choose_anchor(windows, *drawn, rates=(1.0,))
+                network = _make(settings, mode, context, season, scaling.size, anchor)
+                network.to(group.device).start_noise_(squares)
+                report = None
+                with few_threads(settings.hidden_size):
+                    records[mode] = train(network, windows, split, _training(settings), group)
+                    if settings.calibrate:
+                        report = _calibrated(network, windows, split.validation, settings)
+                    scores[mode] = validate(network, windows, split.validation, group)
+                found[mode] = network, report
         best: Any = min(scores, key=lambda mode: scores[mode])
         network, report = found[best]
         self._state = _Fitted(
@@ -305,10 +310,14 @@ class Forecaster:
     # -- files ------------------------------------------------------------------------------------
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Weights, settings and known series into one folder: safetensors and JSON."""
+        """Weights, settings and known series into one folder: safetensors and JSON.
+
+        Of several processes that torchrun started the first one writes.
+        """
         from spgru.forecast.files import save
 
-        save(self, folder)
+        if is_first_process():
+            save(self, folder)
 
     @classmethod
     def load(cls, folder: str | PathLike[str], device: str = "auto") -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,21 +70,31 @@ class Times:
         Hour of the day for less than a day, day of the week for a day or less, month of the year
         for a month or less. In local time, if there is a time zone.
         """
-        index = self.index(first, count)
-        if self.is_period:
-            index = index.to_timestamp()
-        unit = _unit(self.freq)
-        phases = []
-        if unit in ("s", "min", "h"):
-            phases.append((index.hour + index.minute / 60 + index.second / 3600) / 24)
-        if unit in ("s", "min", "h", "D"):
-            phases.append(index.day_of_week / 7)
-        if unit in ("h", "D", "B", "W", "M", "MS", "ME", "BMS", "BME"):
-            phases.append((index.day_of_year - 1) / 366)
-        if not phases:
-            return np.zeros((count, 0))
-        angle = 2 * np.pi * np.stack([np.asarray(phase, np.float64) for phase in phases], 1)
-        return np.concatenate([np.sin(angle), np.cos(angle)], 1)
+        # Equal times of two zones are equal in pandas, and have other hours.
+        return _calendar(self.start, str(getattr(self.start, "tz", None)), self.freq, first, count)
+
+
+@lru_cache(maxsize=64)
+def _calendar(start: Any, zone: str, freq: str, first: int, count: int) -> Array:
+    """Kept, since many series mostly have the same times."""
+    times = Times(start, 0, freq)
+    index = times.index(first, count)
+    if times.is_period:
+        index = index.to_timestamp()
+    unit = _unit(freq)
+    phases = []
+    if unit in ("s", "min", "h"):
+        phases.append((index.hour + index.minute / 60 + index.second / 3600) / 24)
+    if unit in ("s", "min", "h", "D"):
+        phases.append(index.day_of_week / 7)
+    if unit in ("h", "D", "B", "W", "M", "MS", "ME", "BMS", "BME"):
+        phases.append((index.day_of_year - 1) / 366)
+    if not phases:
+        return np.zeros((count, 0))
+    angle = 2 * np.pi * np.stack([np.asarray(phase, np.float64) for phase in phases], 1)
+    found = np.concatenate([np.sin(angle), np.cos(angle)], 1)
+    found.flags.writeable = False
+    return found
 
 
 def _unit(freq: str) -> str:

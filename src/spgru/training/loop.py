@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from spgru.reporting.pictures import require_matplotlib
+from spgru.runtime.distributed import Processes, processes
 from spgru.runtime.errors import ConfigError
 from spgru.runtime.lock import locked
 from spgru.runtime.precision import float32_products
 from spgru.training.checkpoint import CheckpointError, CheckpointWarning
 from spgru.training.config import TrainConfig
-from spgru.training.distributed import Processes, processes
 from spgru.training.evaluation import make_data, score
 from spgru.training.images import save_prediction
 from spgru.training.interrupt import OUT_OF_TIME, Stop, watching

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from spgru.nn.weight import has_old_layout
+from spgru.runtime.distributed import Processes
 from spgru.runtime.errors import ConfigError
 from spgru.runtime.provenance import origin
 from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
 from spgru.training.config import TrainConfig, differences, stored_form
-from spgru.training.distributed import Processes
 from spgru.training.evaluation import make_data
 from spgru.training.export import CHECKPOINTS, load_weights
 from spgru.training.model import make_model

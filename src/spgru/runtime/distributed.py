@@ -1,6 +1,7 @@
 """Several processes as one: started by torchrun, each with its part of every batch.
 
     torchrun --nproc-per-node=2 --max-restarts=3 -m spgru train CONFIG.yaml
+    torchrun --nproc-per-node=2 fit.py           # one that calls Forecaster.fit
 
 `batch_size` is that of all processes together, and every process takes its contiguous part. Losses
 are means over a batch plus one divergence of the weights, and DistributedDataParallel averages
@@ -8,7 +9,8 @@ gradients, so the divergence counts once, and the run is that of a single proces
 The baselines that draw random numbers (Monte Carlo dropout, deep Markov model) draw others in each
 process. The objective "paper" compares with the variance of the target over the batch, which no
 process has whole, and is refused. Process 0 alone reads and writes files. When a process dies
-torchrun starts all of them again, and they continue from the last checkpoint.
+torchrun starts all of them again, and they continue from the last checkpoint; a `Forecaster` has
+none and fits anew.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from spgru.runtime.device import choose_device
 from spgru.runtime.errors import ConfigError
 
-__all__ = ["Processes", "processes"]
+__all__ = ["ALONE", "Processes", "is_first_process", "processes"]
 
 _PATIENCE = 300.0
 """Seconds to wait for the other processes: importing torch on a busy machine may take a minute."""
@@ -50,6 +52,10 @@ class Processes:
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    def part(self, count: int) -> slice:
+        """This process's part of so many things in a row; parts differ by one at most."""
+        return slice(count * self.rank // self.count, count * (self.rank + 1) // self.count)
 
     def share(self, batch_size: int) -> int:
         """This process's part of a joint batch."""
@@ -89,6 +95,11 @@ class Processes:
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
+    def require_equal(self, value: int, what: str) -> None:
+        """Refuse what differs between the processes, in all of them."""
+        if self.largest(value) != -self.largest(-value):
+            raise ValueError(f"{what} differs between the processes; give all of them the same")
+
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite with the values of process 0."""
         if self.count > 1:
@@ -96,6 +107,15 @@ class Processes:
                 on_device = tensor.detach().to(self.device)
                 dist.broadcast(on_device, 0)
                 tensor.detach().copy_(on_device)
+
+
+ALONE = Processes(0, 1, torch.device("cpu"), False)
+
+
+def is_first_process() -> bool:
+    """Whether this process is to write and print: all but one of those that torchrun started are
+    not."""
+    return int(os.environ.get("RANK", "0")) == 0 if "WORLD_SIZE" in os.environ else True
 
 
 def _join(backend: str) -> None:
@@ -138,7 +158,7 @@ def _agree_on_attempt(store: Store, rank: int, count: int) -> str:
 
 @contextmanager
 def processes(device: str) -> Iterator[Processes]:
-    """Join the processes that torchrun started, or be alone.
+    """Join the processes that torchrun started, or be alone; a group that exists is used.
 
     Args:
         device: see `TrainConfig`; with torchrun, "cuda" is the GPU of the local rank
@@ -150,6 +170,9 @@ def processes(device: str) -> Iterator[Processes]:
     with torch.cuda.device(chosen) if on_gpu else nullcontext():
         if not launched:
             yield Processes(0, 1, chosen, False)
+            return
+        if dist.is_initialized():  # by the user, whose group it stays
+            yield Processes(dist.get_rank(), dist.get_world_size(), chosen, False)
             return
         _join("nccl" if on_gpu else "gloo")
         try:
