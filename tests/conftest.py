@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
+
+import quick_interpreter
 
 # Read by Triton when it is imported: without a GPU its kernels run in an interpreter.
 if not torch.cuda.is_available():
@@ -25,6 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_interpreter() -> None:
+    """Where tests that have been collected use Triton; for others it need not be imported."""
+    if os.environ.get("TRITON_INTERPRET") and "triton" in sys.modules:
+        quick_interpreter.install()
 
 
 @pytest.fixture(autouse=True)
