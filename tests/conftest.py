@@ -13,11 +13,18 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+# Two workers on two cores: processes that tests start shall not wait for one another's threads, and
+# Inductor shall not start a pool of processes, each of which would import torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="brute-force tests at full size")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if torch.cuda.is_available():
         return
     for item in items:
@@ -31,8 +38,10 @@ def full(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_interpreter() -> None:
-    """Where tests that have been collected use Triton; for others it need not be imported."""
+def _quick_process() -> None:
+    # Also for fixtures that several tests share, which are made before `_reproducible` is.
+    torch.set_num_threads(1)
+    # Where tests that have been collected use Triton; for others it need not be imported.
     if os.environ.get("TRITON_INTERPRET") and "triton" in sys.modules:
         quick_interpreter.install()
 
