@@ -88,7 +88,8 @@ class Forecaster:
         lr: learning rate of AdamW, after a warm-up and before it falls
         patience: checks of the validation, 25 in a training, without progress before it ends
         loss: `"crps"`, in units of the plain forecast's errors, or `"nll"`, of a Gaussian
-        kl_weight: of the divergence from the prior of the weights, N(0, 1)
+        kl_weight: of the divergence from the prior of the weights, N(0, 1 / inputs); CRPS is no
+            likelihood, and with more than the default short series learn little
         calibrate: fit the variance to the windows of validation
         level: of the interval that is made to hold there (split conformal), None for likelihood
             alone
@@ -114,7 +115,7 @@ class Forecaster:
         lr: float = 3e-3,
         patience: int = 12,
         loss: Loss = "crps",
-        kl_weight: float = 1.0,
+        kl_weight: float = 0.01,
         calibrate: bool = True,
         level: float | None = 0.8,
         seed: int = 0,
