@@ -23,8 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import save
 
 from spgru.forecast import Forecaster
+
+_COMMAND = "python accuracy/forecast_tasks.py --judge SCORE.PY"
+_PLACES = ("judge", "data", "out", "save")
 
 
 def load_judge(path: Path) -> Any:
@@ -69,9 +73,11 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--mode", default="direct", choices=("auto", "direct", "fed-back"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", metavar="NAME", help="keep scores in accuracy/results/NAME.json")
     parser.add_argument("--out", type=Path, default=Path("outputs/forecasts.npz"))
     arguments = parser.parse_args()
     judge, found = load_judge(arguments.judge), {}
+    rows: list[dict[str, Any]] = []
     if arguments.data is not None:
         judge.DATA = arguments.data
     for name, (histories, futures, season) in judge.tasks().items():
@@ -110,9 +116,21 @@ def main() -> None:
         )
         for who, quantiles in (("seasonal naive", naive), ("Forecaster", found[name])):
             mase, wql, covered = judge.score(known, outcomes, quantiles, season)
+            rows.append(
+                {
+                    "task": name, "method": who, "mase": mase, "wql": wql, "coverage": covered,
+                    "context": forecaster.context, "best_step": record.best_step,
+                    "fit_s": fitted - start, "forecast_s": predicted - fitted,
+                }
+            )  # fmt: skip
             print(
                 f"  {who:15s} MASE {mase:.4f}  WQL {wql:.5f}  80 % covers {covered:.3f}", flush=True
             )
+    if arguments.save:
+        # Where judge and data lie is of no interest to others.
+        options = {k: v for k, v in vars(arguments).items() if v is not None and k not in _PLACES}
+        words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
+        save(arguments.save, " ".join([_COMMAND, *words]), rows)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez(arguments.out, **found)
 
