@@ -12,6 +12,7 @@ from spgru.compare.method import Budget
 from spgru.compare.run import CompareConfig, described
 from spgru.compare.tasks import PACKAGED, PUBLISHED, packaged_tasks, read_tasks, thinned
 from spgru.reporting.tables import Row
+from spgru.runtime.provenance import commit
 
 __all__ = ["known_rows", "make_compare_config"]
 
@@ -50,11 +51,15 @@ def make_compare_config(
 
 
 def known_rows(path: Path, config: CompareConfig) -> list[Row]:
-    """Rows of an earlier compare.json that this one need not measure again."""
+    """Rows of an earlier compare.json that this one need not measure again.
+
+    None where commit, budget or threads differ.
+    """
     if not path.exists():
         return []
     before: dict[str, Any] = json.loads(path.read_text())
-    if before.get("budget") != asdict(config.budget) or before.get("threads") != config.threads:
+    now = {"commit": commit(), "budget": asdict(config.budget), "threads": config.threads}
+    if any(before.get(name) != value for name, value in now.items()):
         return []
     same = [task for task in map(described, config.tasks) if task in before["tasks"]]
     names = {task["name"] for task in same}

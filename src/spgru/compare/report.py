@@ -20,7 +20,7 @@ _HEADER = [
     "method", "CRPS", "least to largest", "WQL", "MASE", "80 % covers", "width", "training, s",
     "forecast, ms", "MB",
 ]  # fmt: skip
-_ORIGIN = ("command", "commit", "hardware", "threads", "python", "torch")
+_ORIGIN = ("command", "commit", "hardware", "python", "torch")
 
 
 def write(document: dict[str, Any], folder: Path, page: Path | None = None) -> list[Path]:

@@ -62,20 +62,20 @@ def measure(
     absent = [method for method in methods if not method.is_installed]
     for method in absent:
         say(f"{method.name} is left out: {method.package} is not installed")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads)
     document: dict[str, Any] = {
         "command": command,
         **provenance(_CPU),
-        "threads": config.threads,
         "versions": _versions(),
         "budget": asdict(config.budget),
+        "threads": config.threads,
         "seeds": list(config.seeds),
         "tasks": [described(task) for task in config.tasks],
         "absent": {method.name: method.package for method in absent},
         "rows": list(known),
     }
     done = {(row["task"], row["method"], row["seed"]) for row in known}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
     try:
         for task in config.tasks:
             for method in methods:
