@@ -10,7 +10,7 @@ from typing import NamedTuple
 from spgru.compare.methods import OURS
 from spgru.reporting.tables import Row
 
-__all__ = ["Standing", "standings"]
+__all__ = ["Standing", "ranked", "standings"]
 
 
 class Standing(NamedTuple):
@@ -25,17 +25,24 @@ class Standing(NamedTuple):
     """of a forecast over that of ours, geometric mean"""
 
 
+def ranked(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Methods that never failed, and tasks that all of them did."""
+    failed = {row["method"] for row in rows if row["reason"]}
+    methods = [m for m in dict.fromkeys(row["method"] for row in rows) if m not in failed]
+    done = {(row["task"], row["method"]) for row in rows}
+    tasks = [
+        task
+        for task in dict.fromkeys(row["task"] for row in rows)
+        if all((task, method) in done for method in methods)
+    ]
+    return methods, tasks
+
+
 def standings(rows: Sequence[Row]) -> list[Standing]:
     """Methods by their CRPS rank. One that failed at a task is left out; so is a task without
     ours."""
     fine = [row for row in rows if not row["reason"]]
-    failed = {row["method"] for row in rows if row["reason"]}
-    methods = [m for m in dict.fromkeys(row["method"] for row in fine) if m not in failed]
-    tasks = [
-        task
-        for task in dict.fromkeys(row["task"] for row in fine)
-        if all(any(r["task"] == task and r["method"] == m for r in fine) for m in methods)
-    ]
+    methods, tasks = ranked(rows)
     if not tasks:
         return []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spgru.compare.methods import OURS
-from spgru.compare.ranks import Standing, standings
+from spgru.compare.ranks import Standing, ranked, standings
 from spgru.reporting.markdown import bullets, number, table
 from spgru.reporting.tables import Row
 from spgru.runtime.storage import write_whole
@@ -61,8 +61,9 @@ def markdown(document: dict[str, Any]) -> str:
         "interval; DeepAR, AutoETS and seasonal naive come as they are.",
         bullets(_explanations(budget)),
         "## Ranks",
-        "Mean rank over tasks by CRPS, by MASE and by the distance of the coverage from 0.8, each "
-        "of means over seeds; forecast time in units of ours, geometric mean over tasks.",
+        f"Mean rank over {', '.join(ranked(document['rows'])[1]) or 'no task'}: by CRPS, by MASE "
+        "and by the distance of the coverage from 0.8, each of means over seeds; forecast time in "
+        "units of ours, geometric mean over tasks.",
         _ranks(found),
         bullets(verdict(found)),
         "## Tasks",
@@ -70,8 +71,9 @@ def markdown(document: dict[str, Any]) -> str:
     ]
     for task in document["tasks"]:
         rows = [row for row in document["rows"] if row["task"] == task["name"]]
+        parts.append(f"### {task['name']}")
+        parts.append(_scores(rows) if rows else "Not measured: the run ended before.")
         if rows:
-            parts += [f"### {task['name']}", _scores(rows)]
             parts += [bullets(failed)] if (failed := _failures(rows)) else []
     if document["absent"]:
         lines = [
