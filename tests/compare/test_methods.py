@@ -69,6 +69,8 @@ def test_dropout_is_drawn_and_repeats() -> None:
     drawn = MonteCarloDropout(network, 200).eval()
     with torch.no_grad():
         first, again, certain = drawn(*inputs()), drawn(*inputs()), network.eval()(*inputs())
+        alone = drawn(*(part[2:3] for part in inputs()))
+        torch.testing.assert_close(alone.mean, first.mean[2:3])
         network.dropout = 0.0
         torch.testing.assert_close(drawn(*inputs()).mean, certain.mean)
     torch.testing.assert_close(first.mean, again.mean)

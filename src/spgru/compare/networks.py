@@ -52,13 +52,26 @@ class PlainDirect(nn.Module):
         """What the plain forecast is wrong by. (B, 2) -> (B, 1)"""
         return roughness[:, :1].exp() if self.anchor.lag == 1 else roughness[:, 1:].exp()
 
-    def features(self, values: Tensor, seen: Tensor, roughness: Tensor, drops: bool) -> Tensor:
+    def masks(self, count: int) -> tuple[Tensor, Tensor]:
+        """Drawn ones of the encoder's inputs and of its last state. (count, 1, 3), (count, H)"""
+        like = self.noise.bias.new_ones
+        shapes = (count, 1, 3), (count, self.encoder.hidden_size)
+        read, state = (dropout(like(shape), self.dropout) for shape in shapes)
+        return read, state
+
+    def features(
+        self,
+        values: Tensor,
+        seen: Tensor,
+        roughness: Tensor,
+        masks: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """What the last layer reads: the state, the context and its changes. (B, F)"""
         lag = self.anchor.lag
         change = (values[:, lag:] - values[:, :-lag]) / self.unit(roughness)
         read = torch.stack([values[:, lag:], change, seen[:, lag:]], -1)
-        read = read * dropout(torch.ones_like(read[:, :1]), self.dropout, drops)
-        state = dropout(self.encoder(read)[0][:, -1], self.dropout, drops)
+        state: Tensor = self.encoder(read if masks is None else read * masks[0])[0][:, -1]
+        state = state if masks is None else state * masks[1]
         return torch.cat([state, values, change], -1)
 
     def answer(self, features: Tensor, values: Tensor, roughness: Tensor) -> Moments:
@@ -71,7 +84,9 @@ class PlainDirect(nn.Module):
 
     def forward(self, values: Tensor, seen: Tensor, roughness: Tensor, known: Tensor) -> Moments:
         """(B, C), (B, C), (B, 2), (B, C + H, 0) -> (B, H)"""
-        features = self.features(values, seen, roughness, self.training)
+        drops = self.training and self.dropout > 0
+        masks = self.masks(len(values)) if drops else None
+        features = self.features(values, seen, roughness, masks)
         return self.answer(features, values, roughness)
 
 
@@ -95,7 +110,8 @@ class Ensemble(nn.Module):
 class MonteCarloDropout(nn.Module):
     """A network with dropout that stays on: `draws` masks, folded into one batch.
 
-    Always the same masks, so that a forecast can be repeated.
+    Always the same masks, for all sequences, so that a forecast can be repeated and depends on
+    its own history alone.
     """
 
     def __init__(self, network: PlainDirect, draws: int) -> None:
@@ -103,10 +119,13 @@ class MonteCarloDropout(nn.Module):
         self.network, self.draws = network, draws
 
     def forward(self, values: Tensor, seen: Tensor, roughness: Tensor, known: Tensor) -> Moments:
+        count = len(values)
         values, seen, roughness = (part.repeat(self.draws, 1) for part in (values, seen, roughness))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            features = self.network.features(values, seen, roughness, drops=True)
+            drawn = self.network.masks(self.draws)
+        read, state = (mask.repeat_interleave(count, 0) for mask in drawn)
+        features = self.network.features(values, seen, roughness, (read, state))
         y = self.network.answer(features, values, roughness)
         shape = self.draws, -1, y.mean.shape[-1]
         return mixed(y.mean.reshape(shape), y.var.reshape(shape))

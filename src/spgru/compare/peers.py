@@ -114,7 +114,7 @@ class _MeanOnly(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         context = (x.shape[1] - 2) // 2
         values, seen, roughness = x[:, :context], x[:, context:-2], x[:, -2:]
-        features = self.network.features(values, seen, roughness, drops=False)
+        features = self.network.features(values, seen, roughness)
         found: Tensor = self.network.head(features)
         return found
 
