@@ -138,6 +138,8 @@ def test_ranks_and_what_they_say() -> None:
     assert any("**ensemble**" in line and "medians are better" in line for line in lines)
     rows += [row("a", "ideal", 0.1, 0.1), row("b", "ideal", 0.1, 0.1)]
     assert any("**ideal**" in x and "in no more time" in x for x in verdict(standings(rows)))
+    rows += [row("a", "twin", 2.0, 0.2), row("b", "twin", 1.0, 0.2)]
+    assert any("**twin** has the same, in 2 times" in x for x in verdict(standings(rows)))
     # A method that failed once has no rank.
     rows.append(row("b", "ideal", 0.1, 0.1) | {"reason": "no memory"})
     assert "ideal" not in {one.method for one in standings(rows)}
