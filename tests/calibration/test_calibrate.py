@@ -342,3 +342,43 @@ def test_sequences_are_found_through_rounding() -> None:
     module, x = Rounded(), torch.randn(5, 8, 2)
     dim, shape = find_shape(module, module, (x,), None, None)
     assert (dim, shape) == (1, Shape(time=0, batch=1))
+
+
+def test_keep_mean_leaves_the_mean_as_it_was_and_the_variance_calibrated(
+    forecaster: Forecaster,
+) -> None:
+    x = torch.randn(12, 5, 1)
+    plain = forecaster(x)
+    report = spgru.calibrate(forecaster, x, form="gains", **QUICK)
+    both = forecaster(x)
+    assert not torch.allclose(both.mean, plain.mean, rtol=1e-3)  # else this test cannot fail
+    assert report.mean_shift > 0
+    assert "the mean has moved by" in str(report)
+    kept = spgru.calibrate(forecaster, x, form="gains", keep_mean=True, **QUICK)
+    assert kept.mean_shift == 0
+    assert kept.scores == report.scores
+    found = forecaster(x)
+    assert torch.equal(found.mean, plain.mean)
+    assert torch.equal(found.var, both.var)
+    with spgru.frozen(forecaster):
+        for _ in range(2):
+            cached = forecaster(x)
+            assert torch.allclose(cached.mean, plain.mean, rtol=1e-6)
+            assert torch.allclose(cached.var, both.var, rtol=1e-5)
+    again = Forecaster()
+    spgru.load_calibration(again, forecaster.state_dict())
+    assert torch.equal(again(x).mean, found.mean)
+    assert torch.equal(again(x).var, found.var)
+    spgru.uncalibrate(forecaster)
+    assert torch.equal(forecaster(x).var, plain.var)
+
+
+def test_keep_mean_needs_a_module_to_run_twice(forecaster: Forecaster) -> None:
+    x = torch.randn(12, 5, 1)
+    for module, more in (
+        (forecaster.gru, {}),
+        (forecaster, {"call": forecaster.forward}),
+        (forecaster, {"y": torch.randn(12, 3, 1)}),
+    ):
+        with pytest.raises(ValueError, match="keep_mean runs a module twice"):
+            spgru.calibrate(module, x, keep_mean=True, **more, **QUICK)  # type: ignore[arg-type]

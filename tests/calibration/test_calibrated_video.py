@@ -10,6 +10,7 @@ import torch
 import spgru
 from spgru.calibration.truth import drawn_truths
 from spgru.models import ModelConfig, build
+from spgru.nn.output_scale import Scale
 
 SMALL: dict[str, Any] = {"height": 4, "width": 4, "hidden_size": 6, "weight_std": 0.3}
 CONFIGS = {
@@ -50,3 +51,22 @@ def test_pixels_are_calibrated(kind: str) -> None:
     assert list(fresh.state_dict()) == before
     assert torch.equal(fresh.predict(others).var, plain.var)
     assert model.predict(others, steps=5).shape == (5, 8, 4, 4)
+
+
+def test_the_mean_of_pixels_may_stay_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = build(CONFIGS["next frame, convolutional"])
+    frames = torch.rand(3, 8, 4, 4)
+    plain = model.predict(frames)
+    for layer in (model.future.readout, *model.future.rnn.cells):
+        names = [name for name, weight in layer.weights().items() if weight.spec.gain is not None]
+        layer.set_gains_(
+            {name: torch.full((layer.weights()[name].spec.shape[0],), 9.0) for name in names}
+        )
+    both = model.predict(frames)
+    assert not torch.allclose(both.var, plain.var)
+    assert not torch.allclose(both.mean, plain.mean)
+    model.pixel_scale.set_(Scale(torch.ones(1), plain_mean=torch.ones(())))
+    found = model.predict(frames)
+    assert torch.equal(found.mean, plain.mean)
+    assert torch.equal(found.var, both.var)

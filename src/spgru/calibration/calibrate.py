@@ -14,7 +14,7 @@ from spgru.calibration.report import CalibrationReport, OutcomeReport
 from spgru.calibration.state import at_rest, uncalibrated
 from spgru.checks import check_choice
 from spgru.modes import weight_mode
-from spgru.nn.layer import layers_of
+from spgru.nn.layer import Layer, layers_of
 from spgru.nn.output_scale import attach_scale, scales_of
 
 __all__ = ["calibrate"]
@@ -27,6 +27,7 @@ def calibrate(
     *,
     level: float | None = None,
     form: FormName = "auto",
+    keep_mean: bool = False,
     call: Callable[..., Any] | None = None,
     draws: int = 200,
     steps: int = 300,
@@ -67,6 +68,10 @@ def calibrate(
         form: `"gains"` or `"scale"` to try that alone. Gains hold in a stream, step by step, too;
             a scale of the output is there only where the module is called. With `y`, `"scale"`
             tries factors on the whole variance alone, so that its parts keep their shares
+        keep_mean: leave the mean of the output as it is. Gains change it, since the mean of an
+            activation depends on the variance that comes in; it comes nearer to that of drawn
+            networks, and may leave that of the data. With this, a module that got gains runs twice:
+            once with them for the variance, once without for the mean
         call: what to calibrate instead of `module(*x)`: a function of the inputs that returns
             Moments. Of several Moments the first is taken
         draws: networks drawn for the truth; its relative error is the root of 2 / draws
@@ -86,14 +91,19 @@ def calibrate(
     """
     _check(module, draws, steps, needs_random=y is None)
     check_choice("form", form, get_args(FormName))
+    if keep_mean and (isinstance(module, Layer) or call is not None or y is not None):
+        raise ValueError(
+            "keep_mean runs a module twice where it is called, which a layer alone, call= and y "
+            "have no place for; leave it out, or calibrate a module that holds the layer"
+        )
     if y is None:
         if level is not None:
             raise ValueError("level is about outcomes; pass them as y")
         with at_rest(module, seed) as scale, uncalibrated(module):
             problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, perturb)
             found = search(problem, scale, form, draws, steps, rate, seed, progress)
-        found.forms[found.best].apply(module)
-        return found.report()
+        found.forms[found.best].apply(module, keep_mean)
+        return found.report(keep_mean)
     if level is not None and not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
     with at_rest(module, seed) as scale:

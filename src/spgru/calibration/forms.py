@@ -36,16 +36,21 @@ class Form(NamedTuple):
     """variance of the output on the sequences of the fit"""
     held: Tensor
     """on those held out"""
+    mean: Tensor
+    """of the output on those held out"""
 
-    def apply(self, module: nn.Module) -> None:
-        """Put it in place of what the module has."""
+    def apply(self, module: nn.Module, keep_mean: bool = False) -> None:
+        """Put it in place of what the module has; for `keep_mean` see `spgru.calibrate`."""
         uncalibrate(module)
         for layer, gains in self.gains.items():
             layer.set_gains_(gains)
-        if self.scale is not None:
+        scale = self.scale
+        if keep_mean and self.gains:
+            flag = torch.ones((), device=self.held.device)
+            scale = (scale or Scale(flag.reshape(1)))._replace(plain_mean=flag)
+        if scale is not None:
             scales = scales_of(module)
-            scale = scales[0] if scales else attach_scale(module)
-            scale.set_(self.scale)
+            (scales[0] if scales else attach_scale(module)).set_(scale)
 
 
 class Found(NamedTuple):
@@ -61,12 +66,14 @@ class Found(NamedTuple):
     draws: int
     sequences: tuple[int, int]
 
-    def report(self) -> CalibrationReport:
+    def report(self, keep_mean: bool = False) -> CalibrationReport:
+        forms = self.forms[PLAIN], self.forms[self.best]
         # Of the user's own sequences, not of copies.
-        true, plain, best = (
-            self.shape.halves(var, self.has_copies)[0]
-            for var in (self.true, self.forms[PLAIN].held, self.forms[self.best].held)
+        true, plain, best, before, after = (
+            self.shape.halves(values, self.has_copies)[0]
+            for values in (self.true, *(f.held for f in forms), *(f.mean for f in forms))
         )
+        moved = 0.0 if keep_mean else (after - before).double().square().sum() / true.sum()
         return CalibrationReport(
             chosen=self.best,
             scores=self.scores,
@@ -75,6 +82,7 @@ class Found(NamedTuple):
             var=by_step(best, self.shape.time),
             plain_spread=spread_of(true, plain),
             spread=spread_of(true, best),
+            mean_shift=float(moved) ** 0.5,
             draws=self.draws,
             sequences=self.sequences,
         )
@@ -102,7 +110,7 @@ def search(
     with Bar(progress, draws + steps) as bar:
         generator = torch.Generator(device_of(module)).manual_seed(seed)
         fitted, held = drawn_truths(module, run, parts, draws, generator, bar.advance)
-        plain = Form(PLAIN, {}, None, *_variances(problem))
+        plain = Form(PLAIN, {}, None, *_outputs(problem))
         if not bool(((fitted.output > 0) & (plain.fitted > 0)).any()):
             raise ValueError(
                 "nothing in the output is random: neither weights nor inputs have a variance that "
@@ -115,7 +123,7 @@ def search(
     bases = [plain]
     if gains:
         with enter_gains(gains):
-            bases.append(Form("gains", gains, None, *_variances(problem)))
+            bases.append(Form("gains", gains, None, *_outputs(problem)))
     own = own_variance(module, run, problem.inputs, shape)
     scalable = form != "gains" and scale is not None and hands_on(run, scale, parts[1])
     forms = []
@@ -144,11 +152,10 @@ def search(
 
 
 @torch.no_grad()
-def _variances(problem: Problem) -> list[Tensor]:
-    """Of the output on the sequences of the fit, and on those held out."""
-    return [
-        run_watched(problem.module, problem.run, part).output.var.double() for part in problem.parts
-    ]
+def _outputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """Variances on the sequences of the fit and on those held out, means on the latter."""
+    fitted, held = (run_watched(problem.module, problem.run, part).output for part in problem.parts)
+    return fitted.var.double(), held.var.double(), held.mean
 
 
 def _scaled_forms(
@@ -171,7 +178,7 @@ def _scaled_forms(
         kept = fit_scale(all_true, all_var, shape, own.constant, *option, has_copies)
         if judged is not None and kept is not None:
             full = f"gains, {name}" if base.gains else name
-            yield Form(full, base.gains, kept, judged(base.fitted), judged(base.held))
+            yield Form(full, base.gains, kept, judged(base.fitted), judged(base.held), base.mean)
 
 
 def _joined(fitted: Tensor, held: Tensor, shape: Shape, has_copies: bool) -> Tensor:

@@ -39,6 +39,8 @@ class CalibrationReport:
     """standard deviation of log(closed / true) over all entries, before"""
     spread: float
     """after"""
+    mean_shift: float
+    """by how much the mean has moved, root of squares over true variance: gains change it, too"""
     draws: int
     sequences: tuple[int, int]
     """in the fit, and held out"""
@@ -74,6 +76,11 @@ class CalibrationReport:
         lines.append(
             f"spread of the log ratio {self.plain_spread:.3g} before, {self.spread:.3g} after"
         )
+        if self.mean_shift:
+            lines.append(
+                f"the mean has moved by {self.mean_shift:.2g} standard deviations; keep_mean=True "
+                "leaves it as it was, for a second pass"
+            )
         listed = ", ".join(f"{name} {value:.4g}" for name, value in self.scores.items())
         lines.append(f"held-out score (lower is better): {listed}")
         return "\n".join(lines)

@@ -9,9 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgru.modes import enter_gains
 from spgru.nn.layer import Layer, layers_of
-from spgru.nn.output_scale import CHILD, OutputScale, attach_scale, detach_scale, scales_of
+from spgru.nn.output_scale import (
+    CHILD,
+    OutputScale,
+    attach_scale,
+    detach_scale,
+    scales_of,
+    uncalibrated,
+)
 from spgru.nn.weight import gain_name
 
 __all__ = [
@@ -33,14 +39,6 @@ def uncalibrate(module: nn.Module) -> None:
 def is_calibrated(module: nn.Module) -> bool:
     """Whether there are gains or factors in it."""
     return bool(calibration_state(module))
-
-
-@contextmanager
-def uncalibrated(module: nn.Module) -> Iterator[None]:
-    """Within this block the module runs in the plain closed form, for a comparison."""
-    layers: list[nn.Module] = [layer for _, layer in layers_of(module)]
-    with enter_gains({child: {} for child in (*layers, *scales_of(module))}):
-        yield
 
 
 def load_calibration(module: nn.Module, state_dict: Mapping[str, Any]) -> None:

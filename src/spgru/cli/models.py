@@ -93,6 +93,10 @@ def calibrate(
     draws: Annotated[int, typer.Option(help="Networks drawn for the truth.", min=2)] = 200,
     steps: Annotated[int, typer.Option(help="Of the fit of gains.", min=1)] = 300,
     seed: Annotated[int, typer.Option(help="Of sequences and draws.")] = 0,
+    keep_mean: Annotated[
+        bool,
+        typer.Option("--keep-mean", help="Leave the mean as it is; a prediction takes two passes."),
+    ] = False,
     mnist: Digits = None,
     device: Device = "auto",
     half: Annotated[bool, typer.Option("--half", help="float16: half the size.")] = False,
@@ -112,6 +116,7 @@ def calibrate(
         draws=draws,
         steps=steps,
         seed=seed,
+        keep_mean=keep_mean,
         directory=mnist,
         device=device,
         precision="float16" if half else "float32",

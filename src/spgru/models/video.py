@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple, Self
 
@@ -17,7 +17,7 @@ from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
 from spgru.nn.contexts import shared_weights
-from spgru.nn.output_scale import OutputScale
+from spgru.nn.output_scale import OutputScale, uncalibrated
 from spgru.objectives import Loss, Objective
 
 __all__ = [
@@ -156,16 +156,25 @@ class VideoModel(nn.Module, ABC):
         Returns:
             (steps, B, height, width)
         """
-        return self._pixels(self.predict_logits(frames, steps))
+        return self._pixels(lambda: self.predict_logits(frames, steps))
 
     def calibration_output(self, frames: Tensor | Moments) -> Moments:
         """What `spgru.calibrate` fits: the pixels of `predict`, with gradients."""
-        future, reconstruction = self(frames)
-        return self._pixels(reconstruction if future is None else future)
 
-    def _pixels(self, logits: Moments) -> Moments:
-        pixels: Moments = self.pixel_scale(sigmoid(logits, self.config.rule))
-        return pixels
+        def run() -> Moments:
+            future, reconstruction = self(frames)
+            logits: Moments = reconstruction if future is None else future
+            return logits
+
+        return self._pixels(run)
+
+    def _pixels(self, run: Callable[[], Moments]) -> Moments:
+        """Of the logits that `run` gives, calibrated."""
+        pixels: Moments = self.pixel_scale(sigmoid(run(), self.config.rule))
+        if not self.pixel_scale.keeps_mean:
+            return pixels
+        with uncalibrated(self):
+            return Moments(sigmoid(run(), self.config.rule).mean, pixels.var)
 
     def loss(self, frames: Tensor, objective: Objective) -> Loss:
         """The loss to minimise.

@@ -111,7 +111,8 @@ class Layer(RandomWeights):
             if gain.requires_grad and not frozen.learns:
                 return make()
             sources.append(gain)
-        key = names, mode, is_autocast(sources[0])
+        # The plain form and the calibrated one may take turns.
+        key = names, mode, is_autocast(sources[0]), gain is None
         return look_up(frozen, key, sources, make, self._captured)
 
     def weight_sources(self) -> list[Tensor]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from spgru.modes import gains_of, watch
+from spgru.modes import enter_gains, gains_of, watch
 from spgru.moments import Moments
 from spgru.nn.contexts import at_mean
+from spgru.nn.layer import layers_of
 
 __all__ = [
     "CHILD", "OutputScale", "Scale", "attach_scale", "detach_scale", "first_moments", "scales_of",
+    "uncalibrated",
 ]  # fmt: skip
 
 CHILD = "output_scale"
@@ -49,6 +52,9 @@ class Scale(NamedTuple):
     """least V of the fit, in the shape of the power; None for no limit"""
     high: Tensor | None = None
     """largest V of the fit, likewise"""
+    plain_mean: Tensor | None = None
+    """(), there if the output has the mean of the plain closed form, which takes a pass of its own:
+    gains change means, too, since that of an activation depends on the variance"""
 
     def __call__(self, var: Tensor) -> Tensor:
         """(T, B, *features), (B, T, *features) or (B, *features) -> the same"""
@@ -96,6 +102,12 @@ class OutputScale(nn.Module):
         if gains_of(self) is not None or self.factor is None:
             return None
         return Scale(*(getattr(self, name) for name in Scale._fields))
+
+    @property
+    def keeps_mean(self) -> bool:
+        """Whether whoever calls this has to put the mean of the plain closed form in place."""
+        scale = self.scale
+        return scale is not None and scale.plain_mean is not None
 
     def set_(self, scale: Scale | None) -> None:
         for name in Scale._fields:
@@ -149,6 +161,10 @@ def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any
             # Not the module's call, which would come here again.
             own = first_moments(module.forward(*arguments, **keywords)).var
     scaled = child(first, own)
+    if child.keeps_mean:
+        with uncalibrated(module):
+            plain = first_moments(module.forward(*arguments, **keywords))
+        scaled = Moments(plain.mean, scaled.var)
     return pytree.tree_map(
         lambda value: scaled if value is first else value, output, is_leaf=_is_moments
     )
@@ -156,6 +172,14 @@ def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any
 
 def scales_of(module: nn.Module) -> list[OutputScale]:
     return [child for child in module.modules() if isinstance(child, OutputScale)]
+
+
+@contextmanager
+def uncalibrated(module: nn.Module) -> Iterator[None]:
+    """Within this block the module runs in the plain closed form."""
+    layers: list[nn.Module] = [layer for _, layer in layers_of(module)]
+    with enter_gains({child: {} for child in (*layers, *scales_of(module))}):
+        yield
 
 
 def attach_scale(module: nn.Module) -> OutputScale:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -72,7 +72,7 @@ def calibrate_copy(
     if not isinstance(loaded.model, VideoModel):
         return None
     model = copy.deepcopy(loaded.model)
-    sizes = {
+    sizes: dict[str, Any] = {
         "sequences": scale.calibration_sequences,
         "draws": scale.calibration_draws,
         "steps": scale.calibration_steps,

@@ -28,6 +28,7 @@ def calibrate_file(
     draws: int = 200,
     steps: int = 300,
     seed: int = 0,
+    keep_mean: bool = False,
     directory: str | Path | None = None,
     device: str = "auto",
     precision: ExportPrecision = "float32",
@@ -40,6 +41,7 @@ def calibrate_file(
         sequences: of the kind that the network was trained on, drawn anew
         draws: networks drawn for the truth
         steps: of the fit of gains
+        keep_mean: see `spgru.calibrate`
         directory: folder with your own MNIST files; None for those of the training
     """
     check_export(path, overwrite)  # before minutes are spent
@@ -49,8 +51,9 @@ def calibrate_file(
         config = replace(config, directory=str(directory))
     model = loaded.model.to(where)
     report = calibrate_as_trained(
-        model, config, sequences=sequences, draws=draws, steps=steps, seed=seed, progress=progress
-    )
+        model, config, sequences=sequences, draws=draws, steps=steps, seed=seed,
+        keep_mean=keep_mean, progress=progress,
+    )  # fmt: skip
     export(source, path, precision, overwrite, calibration_state(model))
     return report
 
@@ -63,6 +66,7 @@ def calibrate_as_trained(
     draws: int,
     steps: int,
     seed: int = 0,
+    keep_mean: bool = False,
     progress: bool = True,
 ) -> CalibrationReport:
     """Calibrate a network, in place, on sequences of the kind it was trained on.
@@ -70,11 +74,13 @@ def calibrate_as_trained(
     Args:
         config: of the data of its training
         sequences: how many, drawn anew
-        draws, steps: of `spgru.calibrate`
+        draws, steps, keep_mean: of `spgru.calibrate`
     """
     where = device_of(model)
     data = make_data(config, sequences, split="train", seed=seed + _FAR, device=where)
     seen = next(data).chunk(2)[0]
-    report = calibrate(model, seen, draws=draws, steps=steps, seed=seed, progress=progress)
+    report = calibrate(
+        model, seen, draws=draws, steps=steps, seed=seed, keep_mean=keep_mean, progress=progress
+    )
     assert isinstance(report, CalibrationReport)
     return report
