@@ -6,6 +6,7 @@ import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -28,11 +29,14 @@ from spgru.serve.pool import Pool
 from spgru.serve.prediction import VARIANCES, Asked, Upload
 from spgru.serve.scene import SAMPLES, read_scene
 from spgru.serve.table import columns_of, read_forecast, read_table
+from spgru.serve.worker import answer_requests
 
 __all__ = ["LOCAL", "make_app"]
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 """Names of this machine for itself."""
+_THREADS = 1
+"""Of torch in each process: small networks gain nothing by more."""
 _COLOURS = 64
 """Entries of the colour map that the page gets."""
 
@@ -67,10 +71,11 @@ class _Server:
         del app
         limits = self.limits
         swift = tuple(network.name for network in NETWORKS.values() if not network.slow)
-        self.quick = Pool(
-            limits.quick, limits.waiting, limits.patience, limits.quick_seconds, swift
-        )
-        self.long = Pool(limits.long, limits.waiting, limits.patience, limits.long_seconds)
+        line = limits.waiting, limits.patience
+        quick = partial(answer_requests, threads=_THREADS, networks=swift)
+        self.quick = Pool(limits.quick, *line, limits.quick_seconds, quick)
+        long = partial(answer_requests, threads=_THREADS)
+        self.long = Pool(limits.long, *line, limits.long_seconds, long)
         for pool in (self.quick, self.long):
             await pool.start()
         self.ready()

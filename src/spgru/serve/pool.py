@@ -14,12 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from spgru.serve.errors import BusyError, RefusedError, TooSlowError
-from spgru.serve.worker import answer_requests
 
 __all__ = ["FailedError", "Pool"]
 
-_THREADS = 1
-"""Of torch in each process: small networks gain nothing by more."""
 _LOOKED_AFTER = 0.25
 """Seconds between two looks whether the asker is still there."""
 
@@ -36,7 +33,7 @@ class Pool:
         waiting: requests that may wait besides
         patience: seconds that they wait
         seconds: limit of one computation
-        networks: that each loads at its start
+        target: what a process does with its end of a pipe, see `worker.answer_requests`
     """
 
     def __init__(
@@ -45,10 +42,10 @@ class Pool:
         waiting: int,
         patience: float,
         seconds: float,
-        networks: tuple[str, ...] = (),
+        target: Callable[[Any], None],
     ) -> None:
         self._waiting, self._patience, self._seconds = waiting, patience, seconds
-        self._networks = networks
+        self._target = target
         self._count = workers
         self._idle: asyncio.Queue[_Worker] = asyncio.Queue()
         self._all: set[_Worker] = set()
@@ -60,7 +57,7 @@ class Pool:
             self._add()
 
     def _add(self) -> None:
-        worker = _Worker(self._networks)
+        worker = _Worker(self._target)
         self._all.add(worker)
         self._idle.put_nowait(worker)
 
@@ -132,14 +129,11 @@ class Pool:
 class _Worker:
     """One process and the pipe to it."""
 
-    def __init__(self, networks: tuple[str, ...]) -> None:
+    def __init__(self, target: Callable[[Any], None]) -> None:
         context = _context()
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=answer_requests,
-            args=(theirs, _THREADS, networks),
-            daemon=True,
-            name="spgru-serve",
+            target=target, args=(theirs,), daemon=True, name="spgru-serve"
         )
         self._process.start()
         theirs.close()

@@ -24,7 +24,7 @@ def _prediction(asked: Asked, form: str) -> Any:
 TASKS: dict[str, Callable[..., Any]] = {"predict": _prediction, "forecast": forecast}
 
 
-def answer_requests(connection: Connection, threads: int, networks: tuple[str, ...]) -> None:
+def answer_requests(connection: Connection, threads: int, networks: tuple[str, ...] = ()) -> None:
     """Receive (task, arguments), send ("found", value), ("refused", ...) or ("failed", text).
 
     Args:

@@ -45,7 +45,7 @@ function makeScale(name, top) {
   high.textContent = top.toPrecision(2);
   const title = document.createElement("span");
   title.className = "title";
-  title.textContent = `${name}: standard deviation of brightness`;
+  title.textContent = `${name} uncertainty, std of brightness:`;
   title.title = "Brightness reaches from 0, black, to 1, white.";
   root.append(title, low, bar, high);
   return root;
