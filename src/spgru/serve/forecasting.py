@@ -19,8 +19,8 @@ __all__ = ["forecast"]
 _HISTORY = 4
 """Known values that the page shows, in horizons; at least `_LEAST_SHOWN`."""
 _LEAST_SHOWN = 60
-_STEPS = {False: 200, True: 1000}
-"""Of the training: quick, thorough."""
+_QUICK: dict[str, Any] = {"steps": 150, "batch_size": 32}
+_THOROUGH: dict[str, Any] = {"steps": 600, "batch_size": 64}
 
 
 def forecast(asked: ForecastAsked) -> dict[str, Any]:
@@ -33,10 +33,10 @@ def forecast(asked: ForecastAsked) -> dict[str, Any]:
             season=asked.season,
             mode="direct",
             positive=asked.positive,
-            steps=_STEPS[asked.thorough],
             level=asked.level,
             device="cpu",
             progress=False,
+            **(_THOROUGH if asked.thorough else _QUICK),
         ).fit(series)
         found = forecaster.predict(parts=True)
     except (ValueError, TypeError, OverflowError) as error:

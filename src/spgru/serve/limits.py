@@ -38,7 +38,7 @@ class Limits:
     """seconds that they wait before they are turned away"""
     quick_seconds: float = 20.0
     """for one prediction"""
-    long_seconds: float = 120.0
+    long_seconds: float = 180.0
     """for one forecast"""
     upload_seconds: float = 30.0
     """for the body of a request to arrive"""
