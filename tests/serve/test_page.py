@@ -161,7 +161,7 @@ def test_another_network_waits_to_be_asked(open_page: Any, picture: Any) -> None
     settle(page)
     page.get_by_label("Model").select_option("two-digits-conv")
     expect(page.locator(".digit")).to_have_count(2)
-    expect(page.locator("#verdict")).to_contain_text("press Compute")
+    expect(page.locator("#verdict")).to_contain_text("is to be computed")
     picture(page, "slow-network")
     page.get_by_role("button", name="Compute").click()
     expect(page.locator("#slow-text")).to_have_text("Computing …")

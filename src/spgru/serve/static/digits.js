@@ -8,7 +8,7 @@ const PIXELS = 36;
 const DIGIT = 28;
 const STARTS = [
   { digit: 3, sample: 2, x: -3, y: 7, angle: 20, speed: 0.05 },
-  { digit: 7, sample: 1, x: 24, y: 30, angle: 200, speed: 0.05 },
+  { digit: 7, sample: 1, x: 24, y: 30, angle: -160, speed: 0.05 },
   { digit: 5, sample: 2, x: 4, y: 32, angle: -40, speed: 0.05 },
 ];
 

@@ -13,7 +13,10 @@ export function showFilm(clip, networks) {
     rows.push([`${many}prediction`, one.mean, MAPS.grey], [`${many}uncertainty`, one.std, MAPS.heat]);
   }
   document.getElementById("film").replaceChildren(...rows.flatMap((row) => makeRow(...row)));
-  const scales = clip.predictions.map((one) => makeScale(networks[one.network].short, one.std_top));
+  const scales = clip.predictions.map((one) => {
+    const name = clip.predictions.length > 1 ? `${networks[one.network].short}: ` : "Uncertainty: ";
+    return makeScale(`${name}std of brightness`, one.std_top);
+  });
   document.getElementById("scales").replaceChildren(...scales);
 }
 
@@ -45,7 +48,7 @@ function makeScale(name, top) {
   high.textContent = top.toPrecision(2);
   const title = document.createElement("span");
   title.className = "title";
-  title.textContent = `${name} uncertainty, std of brightness:`;
+  title.textContent = name;
   title.title = "Brightness reaches from 0, black, to 1, white.";
   root.append(title, low, bar, high);
   return root;

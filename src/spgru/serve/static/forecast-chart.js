@@ -30,7 +30,7 @@ export function startForecastChart(readout) {
 }
 
 export function describe(found, step) {
-  const when = found.times ? found.times[step] : `step ${step + 1}`;
+  const when = found.times ? shortTime(found.times[step]) : `step ${step + 1}`;
   const level = Math.round(100 * found.level);
   return `${when}: ${short(found.median[step])}, ${level} % between ${short(found.low[step])} and ${short(found.high[step])}`;
 }
@@ -88,5 +88,5 @@ function draw(found, width, height, choose) {
 }
 
 function shortTime(text) {
-  return text.replace("T", " ").replace(/:00(?=$|\+)/, "").replace(/ 00:00$/, "");
+  return text.replace("T", " ").replace(/(?<=\d:\d\d):00(?=$|\+)/, "").replace(/ 00:00$/, "");
 }

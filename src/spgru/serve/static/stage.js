@@ -12,11 +12,25 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 
 const within = (value) => Math.round(Math.min(LIMITS[1], Math.max(LIMITS[0], value)));
 
-function points(mover) {
+// The middle of a digit in every frame; with edges it turns back there.
+function points(mover, bounces) {
   const turn = (mover.angle * Math.PI) / 180;
-  const end = (FRAMES - 1) * mover.speed * PIXELS;
-  const [x, y] = [mover.x + MIDDLE, mover.y + MIDDLE];
-  return `${x},${y} ${x + end * Math.cos(turn)},${y + end * Math.sin(turn)}`;
+  const step = [Math.cos(turn), Math.sin(turn)].map((part) => part * mover.speed * PIXELS);
+  let place = [mover.x, mover.y];
+  const found = [];
+  for (let t = 0; t < FRAMES; t++) {
+    if (bounces) place = place.map((part) => Math.min(PIXELS, Math.max(0, part)));
+    found.push(place.map((part) => (part + MIDDLE).toFixed(1)).join(","));
+    place = place.map((part, i) => {
+      if (bounces && (part + step[i] <= 0 || part + step[i] >= PIXELS)) {
+        const edge = part + step[i] <= 0 ? 0 : PIXELS;
+        step[i] = -step[i];
+        return edge;
+      }
+      return part + step[i];
+    });
+  }
+  return found.join(" ");
 }
 
 // `moved(k)` is called after the start of digit k has changed.
@@ -60,7 +74,7 @@ export function startStage(moved) {
       handle.style.top = `${Math.min(98, Math.max(2, ((y + MIDDLE) / SIZE) * 100))}%`;
       handle.setAttribute("aria-label", `Start of digit ${k + 1}: ${x} pixels across, ${y} down. Arrow keys move it.`);
     });
-    const lines = movers.map((mover, k) => element("polyline", { class: `path n${k + 1}`, points: points(mover) }));
+    const lines = movers.map((mover, k) => element("polyline", { class: `path n${k + 1}`, points: points(mover, network?.boundary === "bounce") }));
     if (network?.boundary === "leave") lines.unshift(element("polyline", { class: "trained", points: points(TRAINED) }));
     paths.replaceChildren(...lines);
   }

@@ -2,7 +2,7 @@
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-export function showVerdict(name, values, range) {
+export function showVerdict(values, range) {
   const [low, middle, high] = range.map(mean);
   const found = mean(values);
   const where = found > high ? "Outside" : found < low ? "Below" : "Inside";
@@ -10,5 +10,5 @@ export function showVerdict(name, values, range) {
   const factor = times >= 10 ? times.toFixed(0) : times.toPrecision(2);
   document.getElementById("verdict-mark").className = `mark ${where === "Inside" ? "inside" : "outside"}`;
   document.getElementById("verdict-text").textContent =
-    `${where} the range of training: the variance of the ${name} is ${factor} times the usual one.`;
+    `${where} the range of training: ${factor} times the usual variance.`;
 }
