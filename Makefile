@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast test test-gpu check bench accuracy clean
+.PHONY: help demo sensor convert forecast serve test test-gpu check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,9 @@ convert: $(READY)  ## a trained nn.LSTM made probabilistic, without training it 
 
 forecast: $(READY)  ## forecasts with intervals: a fortnight of hourly demand, from an array
 	$(BIN)/python examples/forecast.py
+
+serve: $(READY)  ## the page: steer moving digits and watch the uncertainty, or forecast a table
+	$(BIN)/spgru serve
 
 test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q

@@ -144,6 +144,8 @@ def test_a_forecast(client: TestClient) -> None:
         ({"level": 1}, "level must lie between"),
         ({"season": 0}, "season must lie between"),
         ({"csv": "a\n" * 30_000}, "20000 are the limit"),
+        ({"csv": "a\r" * 30_000}, "20000 are the limit"),
+        ({"csv": "a," * 300 + "b\n1\n"}, "301 columns, and 200 are the limit"),
     ],
 )
 def test_a_bad_table_says_what_to_do(client: TestClient, change: Any, message: str) -> None:

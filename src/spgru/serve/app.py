@@ -28,7 +28,7 @@ from spgru.serve.openapi import description
 from spgru.serve.pool import Pool
 from spgru.serve.prediction import VARIANCES, Asked, Upload
 from spgru.serve.scene import SAMPLES, read_scene
-from spgru.serve.table import columns_of, read_forecast, read_table
+from spgru.serve.table import read_forecast, read_table
 from spgru.serve.worker import answer_requests
 
 __all__ = ["LOCAL", "make_app"]
@@ -159,7 +159,7 @@ class _Server:
         fields = Fields(read_json(await self._table(request)))
         text = read_table(fields, self.limits)
         fields.done()
-        columns, rows = columns_of(text)
+        columns, rows = await self.quick.run("columns", text)
         return JSONResponse({"rows": rows, "columns": [asdict(column) for column in columns]})
 
     async def forecast(self, request: Request) -> Response:

@@ -25,6 +25,7 @@ class Limits:
     table_bytes: int = 2 * MEGABYTE
     """of an uploaded CSV table"""
     table_rows: int = 20_000
+    table_columns: int = 200
     horizon: int = 200
     draws: int = 200
     digits: int = 3

@@ -167,5 +167,5 @@ def _context() -> Any:
     if sys.platform == "win32":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["spgru.serve.worker"])
+    context.set_forkserver_preload(["spgru.serve.preload"])
     return context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -41,13 +42,28 @@ def read_table(fields: Fields, limits: Limits) -> str:
     text = fields.text("csv", limits.table_bytes)
     if not text.strip():
         raise RefusedError("the table is empty; paste rows with a header, such as: day,visitors")
-    rows = text.count("\n")
+    rows = max(text.count("\n"), text.count("\r"))
     if rows > limits.table_rows + 1:
         raise RefusedError(
             f"the table has about {rows} rows, and {limits.table_rows} are the limit here; use "
             "spgru forecast on the command line, or fewer rows"
         )
+    columns = len(_rows(text, 1)[0])
+    if columns > limits.table_columns:
+        raise RefusedError(
+            f"the table has {columns} columns, and {limits.table_columns} are the limit here; "
+            "leave out those that are not needed"
+        )
     return text
+
+
+def _rows(text: str, most: int | None = None) -> list[list[str]]:
+    """Rows that are not empty, the header first; all, or the first so many."""
+    try:
+        found = (row for row in csv.reader(io.StringIO(text)) if row)
+        return list(itertools.islice(found, most)) or [[]]
+    except csv.Error as error:
+        raise RefusedError(f"the table cannot be read as CSV ({error})") from error
 
 
 def read_forecast(fields: Fields, limits: Limits) -> ForecastAsked:
@@ -73,11 +89,7 @@ def read_forecast(fields: Fields, limits: Limits) -> ForecastAsked:
 
 def columns_of(text: str) -> tuple[list[Column], int]:
     """Columns with what they seem to hold, and the number of rows."""
-    try:
-        rows = list(csv.reader(io.StringIO(text), strict=False))
-    except csv.Error as error:
-        raise RefusedError(f"the table cannot be read as CSV ({error})") from error
-    rows = [row for row in rows if row]
+    rows = _rows(text)
     if len(rows) < 2:
         raise RefusedError(
             "the table has no rows below its header; paste at least a few dozen values"

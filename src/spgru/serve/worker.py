@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -13,6 +14,7 @@ from spgru.serve.answers import ANSWERS
 from spgru.serve.errors import RefusedError
 from spgru.serve.forecasting import forecast
 from spgru.serve.prediction import Asked, load, predict
+from spgru.serve.table import columns_of
 
 __all__ = ["answer_requests"]
 
@@ -21,7 +23,11 @@ def _prediction(asked: Asked, form: str) -> Any:
     return ANSWERS[form](predict(asked), asked)
 
 
-TASKS: dict[str, Callable[..., Any]] = {"predict": _prediction, "forecast": forecast}
+TASKS: dict[str, Callable[..., Any]] = {
+    "columns": columns_of,
+    "forecast": forecast,
+    "predict": _prediction,
+}
 
 
 def answer_requests(connection: Connection, threads: int, networks: tuple[str, ...] = ()) -> None:
@@ -31,20 +37,19 @@ def answer_requests(connection: Connection, threads: int, networks: tuple[str, .
         threads: of torch
         networks: to load before the first request
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends us
     torch.set_num_threads(threads)
     for name in networks:
         load(name)
     while True:
         try:
             task, arguments = connection.recv()
-        except (EOFError, OSError, KeyboardInterrupt):
+        except (EOFError, OSError):
             return  # the server is gone
         try:
             answer: tuple[str, Any] = ("found", TASKS[task](*arguments))
         except RefusedError as error:
             answer = ("refused", (str(error), error.status))
-        except KeyboardInterrupt:
-            return
         except Exception:
             answer = ("failed", traceback.format_exc())
         try:
