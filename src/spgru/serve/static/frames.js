@@ -3,32 +3,33 @@
 export const SIZE = 64;
 export const HALF = 10;
 
-let colours = [[0, 0, 0], [255, 255, 255]];
+// A colour for each byte, as the four bytes of a pixel: red lowest, opaque.
+const pixel = ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red;
+const table = (colour) => Uint32Array.from({ length: 256 }, (_, value) => pixel(colour(value)));
+export const MAPS = { grey: table((value) => [value, value, value]), heat: table(() => [0, 0, 0]) };
 
-export function setColours(table) {
-  colours = table;
+export function setColours(colours) {
+  MAPS.heat = table((value) => colours[Math.round((value / 255) * (colours.length - 1))]);
 }
 
 export function decode(text) {
-  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let k = 0; k < bytes.length; k++) bytes[k] = letters.charCodeAt(k);
+  return bytes;
 }
 
 export function encode(bytes) {
   return btoa(String.fromCharCode(...bytes));
 }
 
-const grey = (value) => [value, value, value];
-const heat = (value) => colours[Math.round((value / 255) * (colours.length - 1))];
-export const MAPS = { grey, heat };
-
 // One picture of size x size, number k of `bytes`, at (left, 0) of the canvas.
-export function paint(canvas, bytes, k = 0, map = grey, size = SIZE, left = 0) {
+export function paint(canvas, bytes, k = 0, map = MAPS.grey, size = SIZE, left = 0) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(size, size);
-  for (let p = 0; p < size * size; p++) {
-    const colour = map(bytes[k * size * size + p]);
-    image.data.set([colour[0], colour[1], colour[2], 255], 4 * p);
-  }
+  const pixels = new Uint32Array(image.data.buffer);
+  const start = k * pixels.length;
+  for (let p = 0; p < pixels.length; p++) pixels[p] = map[bytes[start + p]];
   context.putImageData(image, left, 0);
 }
 
@@ -44,6 +45,6 @@ export function paintScale(canvas) {
   canvas.height = 1;
   const context = canvas.getContext("2d");
   const image = context.createImageData(256, 1);
-  for (let v = 0; v < 256; v++) image.data.set([...heat(v), 255], 4 * v);
+  new Uint32Array(image.data.buffer).set(MAPS.heat);
   context.putImageData(image, 0, 0);
 }
