@@ -206,6 +206,7 @@ def test_good_and_bad_uploads(open_page: Any, picture: Any, tmp_path: Path) -> N
     page.get_by_label("Choose a .npy file").set_input_files(tmp_path / "mine.npy")
     expect(page.locator("#upload-name")).to_have_text("mine.npy: 3 sequences")
     settle(page)
+    assert page.locator("#scene-card").get_attribute("inert") is not None
     first = height(page)
     slide(page, "Sequence", 2)
     assert height(page) != first

@@ -1,19 +1,22 @@
 // One request at a time: while it runs, changes are only noted, and the newest state is asked next.
 
+// What is returned resolves when the newest state has been answered.
 export function newestOnly(task) {
-  let running = false;
+  let running = null;
   let again = false;
-  return async function run() {
-    again = true;
-    if (running) return;
-    running = true;
+  async function work() {
     try {
       while (again) {
         again = false;
         await task();
       }
     } finally {
-      running = false;
+      running = null;
     }
+  }
+  return function run() {
+    again = true;
+    running ??= work();
+    return running;
   };
 }

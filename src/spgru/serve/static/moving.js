@@ -33,6 +33,7 @@ export function startMoving(about) {
   let ours = null;
   let theirs = null;
   let computing = null;
+  let changes = 0;
   const chart = startVarianceChart();
   const player = startPlayer((t) => ours && showFrame(ours, beside() && theirs, t));
   const askDrawing = startDrawing();
@@ -71,8 +72,11 @@ export function startMoving(about) {
     stage.show();
     byId("moving").setAttribute("aria-busy", "true");
     if (network().slow) showSlow("changed");
+    const change = ++changes;
     const asked = network().slow ? [askPreview()] : [askOurs(), askTheirs()];
-    Promise.all(asked).then(() => byId("moving").setAttribute("aria-busy", "false"));
+    Promise.all(asked).then(() => {
+      if (change === changes) byId("moving").setAttribute("aria-busy", "false");
+    });
   }
   async function compute() {
     if (computing) return computing.abort();

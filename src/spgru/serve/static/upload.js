@@ -12,7 +12,7 @@ export function startUpload(limits, change) {
     `A NumPy file of at most ${megabytes} MB: uint8, or floats from 0 to 1, as (frames, 64, 64) or (frames, sequences, 64, 64). `
     + "The first 10 frames are read; frames 11 to 20, if there, are the true future.";
   const which = makeSlider({
-    label: "Sequence", min: 0, max: 0, step: 1, value: 0, format: (v) => String(v),
+    label: "Sequence", min: 0, max: 0, step: 1, value: 0, format: (v) => String(v + 1),
     onInput: () => change(),
   });
   document.getElementById("which-control").append(which.root);
@@ -40,6 +40,8 @@ export function startUpload(limits, change) {
     forget() { file = null; this.show(1); },
     show(count) {
       state.hidden = !file;
+      // The digits' controls change nothing while a file is shown.
+      document.getElementById("scene-card").inert = Boolean(file);
       if (!file) return;
       document.getElementById("upload-name").textContent = `${file.name}: ${count} sequence${count === 1 ? "" : "s"}`;
       which.input.max = count - 1;
