@@ -28,7 +28,8 @@ SECONDS = 30_000
 """Playwright's limit for every wait, in milliseconds."""
 
 
-@pytest.fixture(scope="session")
+# Of this module alone: as long as it lives, Playwright's event loop runs in this thread.
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
         # Chromium's own sandbox does not start as root, as in containers.
