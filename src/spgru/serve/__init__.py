@@ -2,9 +2,10 @@
 
 From a request to an answer, one file a hop:
 
-    app         routes;  guard: limits, headers and hosts around all of them
-    requests    what a request may say, checked (scene.py, sequence.py, table.py: its three kinds)
-    pool        computations at once, time for each: worker processes that can be ended
-    worker      what such a process does: prediction.py, forecasting.py
+    run         the server;  app: its routes;  files: those of the page
+    guard       hosts, sizes and headers, around all routes
+    fields      what a request may say, checked;  scene, sequence, table: its three kinds
+    pool        so many computations at once, so long each: processes that can be ended
+    worker      what such a process does;  prediction, forecasting: how
     answers     what it found, as JSON, a GIF or arrays
 """

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import mimetypes
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
-from importlib import resources
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -21,6 +19,7 @@ from spgru import __version__
 from spgru.serve.answers import MEDIA_TYPES
 from spgru.serve.errors import RefusedError
 from spgru.serve.fields import Fields, read_json
+from spgru.serve.files import page_routes
 from spgru.serve.guard import Guard, failure, read_body
 from spgru.serve.limits import Limits
 from spgru.serve.networks import NETWORKS, describe
@@ -55,7 +54,7 @@ def make_app(
     """
     server = _Server(limits or Limits(), ready)
     return Starlette(
-        routes=[*_static_routes(), *server.routes()],
+        routes=[*page_routes(), *server.routes()],
         middleware=[Middleware(Guard, hosts=hosts)],
         exception_handlers={HTTPException: _http_error},
         lifespan=server.lifespan,
@@ -203,8 +202,6 @@ def _whole(text: str, name: str, low: int, high: int) -> int:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     del request
-    if isinstance(error, ClientDisconnect):
-        return failure("the request was given up", 400)
     assert isinstance(error, HTTPException)
     found = failure(f"{error.detail.lower()}; /openapi.json lists what there is", error.status_code)
     found.headers.update(error.headers or {})
@@ -220,23 +217,3 @@ def _colours() -> list[list[int]]:
     table = colormaps[COLOURS["uncertainty"]]
     steps = [table(k / (_COLOURS - 1))[:3] for k in range(_COLOURS)]
     return [[round(255 * part) for part in colour] for colour in steps]
-
-
-def _static_routes() -> list[Route]:
-    """The files of the page, read once: a path from outside is only ever looked up here."""
-    folder = resources.files("spgru.serve") / "static"
-    routes = []
-    for file in sorted(folder.iterdir(), key=lambda one: one.name):
-        content = file.read_bytes()
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        path = "/" if file.name == "index.html" else f"/static/{file.name}"
-        routes.append(Route(path, _constant(content, kind)))
-    return routes
-
-
-def _constant(content: bytes, media_type: str) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        del request
-        return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
-
-    return answer

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from spgru.serve.errors import RefusedError
@@ -65,6 +65,8 @@ class Guard:
         try:
             self._check(Headers(scope=scope))
             await self.app(scope, receive, send_guarded)
+        except ClientDisconnect:
+            return
         except RefusedError as error:
             await failure(str(error), error.status)(scope, receive, send_guarded)
         except Exception:
