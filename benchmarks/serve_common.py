@@ -17,6 +17,8 @@ from spgru.runtime.provenance import provenance
 from spgru.runtime.storage import write_whole
 
 RESULTS = Path(__file__).parent / "results" / "serve"
+ORIGIN = provenance(torch.device("cpu"))
+"""At the start: files may change while a long measurement runs."""
 
 
 @contextmanager
@@ -41,6 +43,6 @@ def scene(angle: float = 20.0, sample: int = 0, noise: float = 0.0) -> bytes:
 
 def keep(name: str, command: str, found: Mapping[str, Any]) -> None:
     """Write a result with where it comes from."""
-    document = {"command": command, **provenance(torch.device("cpu")), **found}
+    document = {"command": command, **ORIGIN, **found}
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_whole(RESULTS / name, (json.dumps(document, indent=2) + "\n").encode())
