@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast alarm covariates training many-series test test-gpu check bench accuracy clean
+.PHONY: help demo sensor convert forecast alarm covariates training many-series serve test test-gpu check bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -38,6 +38,9 @@ training: $(READY)  ## training a model of your own: a plain loop, then Lightnin
 
 many-series: $(READY)  ## forecasts of 2000 series from Parquet files, by two workers
 	$(BIN)/python examples/many_series.py
+
+serve: $(READY)  ## the page: steer moving digits and watch the uncertainty, or forecast a table
+	$(BIN)/spgru serve
 
 test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +33,10 @@ class Clip(NamedTuple):
     """(T, height, width)"""
 
 
-def save_animation(path: Path, clips: Mapping[str, Clip], milliseconds: int = 220) -> None:
-    """A row per clip: truth, prediction, uncertainty. S + T frames.
+def save_animation(
+    path: Path | BinaryIO, clips: Mapping[str, Clip], milliseconds: int = 220
+) -> None:
+    """A row per clip: truth, prediction, uncertainty. S + T frames, in a file or an open one.
 
     While the model is still being shown frames, prediction and uncertainty are black.
     """
@@ -57,7 +59,8 @@ def save_animation(path: Path, clips: Mapping[str, Clip], milliseconds: int = 22
             for columns in rows
         ]
         images.append(_laid_out(Image, ImageDraw, pictures, list(clips), t, len(rows[0][0])))
-    images[0].save(path, save_all=True, append_images=images[1:], duration=milliseconds, loop=0)
+    options = {"duration": milliseconds, "loop": 0}
+    images[0].save(path, "GIF", save_all=True, append_images=images[1:], **options)
 
 
 def _columns(clip: Clip, top: float) -> list[NDArray[np.float32]]:

@@ -1,0 +1,196 @@
+// The tab of moving digits: what is steered, what is asked for, and where the answers go.
+
+import { Cancelled } from "./api.js";
+import { askClip, askFor } from "./clips.js";
+import { MOST, makeCard, newMover } from "./digits.js";
+import { saveBlob, saveCsv } from "./download.js";
+import { startDrawing } from "./draw.js";
+import { showFilm } from "./film.js";
+import { HALF } from "./frames.js";
+import { newestOnly } from "./live.js";
+import { hideError, showError } from "./notices.js";
+import { showFrame, showTimes } from "./panels.js";
+import { startPlayer } from "./player.js";
+import { makeSlider } from "./slider.js";
+import { startStage } from "./stage.js";
+import { startUpload } from "./upload.js";
+import { startVarianceChart } from "./variance-chart.js";
+import { showVerdict } from "./verdict.js";
+
+const byId = (id) => document.getElementById(id);
+const PREVIEW = "one-digit"; // shows the pictures of a sequence whose own network is slow
+const FAMILIAR_SPEED = { leave: 0.05, bounce: 0.1 };
+const SLOW = {
+  changed: "This network takes some ten seconds a sequence on two cores, so it does not follow the sliders. Set the sequence, then compute it.",
+  computing: "Computing …",
+  done: "This is the prediction for the sequence as it is set.",
+};
+
+export function startMoving(about) {
+  const networks = Object.fromEntries(about.networks.map((one) => [one.name, { ...one, short: one.label.split(",")[0] }]));
+  const state = { network: "one-digit", variance: "calibrated", compare: false, draws: 50, noise: 0, movers: [newMover(0)] };
+  let cards = [];
+  let ours = null;
+  let theirs = null;
+  let computing = null;
+  let changes = 0;
+  const chart = startVarianceChart();
+  const player = startPlayer((t) => ours && showFrame(ours, beside() && theirs, t));
+  const askDrawing = startDrawing();
+  const upload = startUpload(about.limits, change);
+  const stage = startStage((k) => { cards[k].showStart(); change(); });
+
+  // -- asking ---------------------------------------------------------------------------------
+
+  const network = () => networks[state.network];
+  const beside = () => state.compare && network().beside;
+  const clipOf = (name, signal) => askClip(name, state, network().boundary, upload, signal);
+
+  // True if the task succeeded.
+  async function guarded(task) {
+    try {
+      await task();
+      hideError("moving-error");
+      return true;
+    } catch (error) {
+      if (error instanceof Cancelled) return false;
+      showError("moving-error", error.message);
+      // A file that cannot be read is not sent again with every move of a slider.
+      if (upload.file && !ours?.uploaded) upload.forget();
+      return false;
+    }
+  }
+  const askOurs = newestOnly(() => guarded(async () => { ours = await clipOf(state.network); show(); }));
+  const askTheirs = newestOnly(() => guarded(async () => {
+    if (!beside()) return;
+    theirs = await clipOf(beside());
+    show();
+  }));
+  const askPreview = newestOnly(() => guarded(async () => showSequence(await clipOf(PREVIEW))));
+
+  function change() {
+    stage.show();
+    byId("moving").setAttribute("aria-busy", "true");
+    if (network().slow) showSlow("changed");
+    const change = ++changes;
+    const asked = network().slow ? [askPreview()] : [askOurs(), askTheirs()];
+    Promise.all(asked).then(() => {
+      if (change === changes) byId("moving").setAttribute("aria-busy", "false");
+    });
+  }
+  async function compute() {
+    if (computing) return computing.abort();
+    computing = new AbortController();
+    showSlow("computing");
+    const done = await guarded(async () => { ours = await clipOf(state.network, computing.signal); show(); });
+    computing = null;
+    if (network().slow) showSlow(done ? "done" : "changed");
+  }
+
+  // -- showing --------------------------------------------------------------------------------
+
+  function show() {
+    if (!ours) return;
+    const both = [...ours.predictions, ...(beside() && theirs ? theirs.predictions : [])];
+    const series = both.map((one) => ({
+      network: one.network, name: networks[one.network].short, values: one.variance, range: networks[one.network].range.forms[one.form],
+    }));
+    chart.show(series);
+    showVerdict(series[0].values, series[0].range);
+    showFilm({ ...ours, predictions: both }, networks);
+    showTimes([
+      ...both.map((one) => [`${networks[one.network].short}, ${one.draws ? `${one.draws} draws` : "one pass"}`, one.milliseconds]),
+      ["Answer on this page", ours.answered],
+    ]);
+    showSequence(ours);
+    byId("moving-view").classList.remove("stale");
+    player.redraw();
+  }
+  function showSequence(clip) {
+    upload.show(clip.sequences);
+    if (!upload.file) stage.showFrame(clip.seen);
+    clip.images.forEach((bytes, k) => cards[k]?.showImage(bytes));
+  }
+  function showSlow(phase) {
+    byId("slow").hidden = !network().slow;
+    byId("slow-text").textContent = SLOW[phase];
+    byId("compute").textContent = phase === "computing" ? "Cancel" : "Compute";
+    byId("moving-view").classList.toggle("stale", phase !== "done");
+    if (phase === "done") return;
+    byId("verdict-mark").className = "mark";
+    byId("verdict-text").textContent = "The sequence has changed; its prediction is to be computed.";
+  }
+
+  // -- steering -------------------------------------------------------------------------------
+
+  function rebuild() {
+    const options = { samples: about.samples, askDrawing, change, rebuild };
+    cards = state.movers.map((_, k) => makeCard(k, state.movers, options));
+    byId("digits").replaceChildren(...cards.map((card) => card.root));
+    byId("add-digit").disabled = state.movers.length >= MOST;
+    byId("add-digit").textContent = ["", "Add a second digit", "Add a third digit", "Three digits are the most"][state.movers.length];
+    stage.setMovers(state.movers, network());
+    change();
+  }
+  const makeMover = (k) => ({ ...newMover(k), speed: FAMILIAR_SPEED[network().boundary] });
+  function startOver() {
+    state.movers = Array.from({ length: network().digits }, (_, k) => makeMover(k));
+    state.noise = 0;
+    noise.set(0);
+    if (upload.file) upload.forget();
+    rebuild();
+  }
+  function chooseNetwork(name) {
+    computing?.abort();
+    [state.network, ours, theirs] = [name, null, null];
+    byId("network-help").textContent = `Trained on ${network().trained_on}.`;
+    byId("beside-controls").hidden = !network().beside;
+    byId("slow").hidden = true;
+    startOver();
+  }
+  const noise = makeSlider({
+    label: "Noise on the input", min: 0, max: 0.6, step: 0.02, value: 0,
+    format: (v) => (v ? `up to ${v.toFixed(2)} per pixel` : "none"),
+    onInput: (value) => { state.noise = value; change(); },
+  });
+  byId("noise-control").append(noise.root);
+  byId("draws-control").append(makeSlider({
+    label: "Draws", min: 2, max: about.limits.draws, step: 1, value: state.draws, format: String,
+    onInput: (value) => { state.draws = value; askTheirs(); },
+  }).root);
+  for (const one of about.networks) {
+    if (one.kind === "closed-form") byId("network").add(new Option(one.label, one.name));
+  }
+  byId("network").addEventListener("change", (event) => chooseNetwork(event.target.value));
+  byId("variance-kind").addEventListener("change", (event) => { state.variance = event.target.value; change(); });
+  byId("compare").addEventListener("change", (event) => {
+    state.compare = event.target.checked;
+    byId("draws-control").hidden = !state.compare;
+    change();
+  });
+  byId("add-digit").addEventListener("click", () => { state.movers.push(makeMover(state.movers.length)); rebuild(); });
+  byId("reset").addEventListener("click", startOver);
+  byId("compute").addEventListener("click", compute);
+  byId("moving-form").addEventListener("submit", (event) => event.preventDefault());
+
+  // -- taking away ----------------------------------------------------------------------------
+
+  const save = (form) => guarded(async () => {
+    const names = [state.network, ...(beside() ? [beside()] : [])];
+    const answer = await askFor(names, form, state, network().boundary, upload);
+    saveBlob(await answer.blob(), `spgru.${form}`);
+  });
+  byId("save-gif").addEventListener("click", () => save("gif"));
+  byId("save-npz").addEventListener("click", () => save("npz"));
+  byId("save-csv").addEventListener("click", () => {
+    if (!ours) return;
+    const shown = [...ours.predictions, ...(beside() && theirs ? theirs.predictions : [])];
+    const header = ["frame", ...shown.flatMap((one) => [`${one.network}_variance`, `${one.network}_squared_error`])];
+    const rows = ours.predictions[0].variance.map((_, t) => [
+      HALF + 1 + t, ...shown.flatMap((one) => [one.variance[t], one.error?.[t]]),
+    ]);
+    saveCsv([header, ...rows], "spgru.csv");
+  });
+
+  chooseNetwork(state.network);
+}
