@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast alarm covariates training many-series test test-gpu check bench accuracy clean
+.PHONY: help demo sensor convert forecast alarm covariates training many-series test test-gpu check docs pictures wheel bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -50,6 +50,13 @@ check: $(READY)  ## formatting, lint, types, one-way imports
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY)  ## build the documentation site, warnings as errors; in outputs/docs/
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d outputs/doctrees docs outputs/docs
+	@echo outputs/docs/index.html
+
+pictures: $(READY)  ## draw the pictures of README and site again, from small runs and results
+	$(BIN)/python tools/docs_pictures.py
 
 bench: $(READY)  ## check, then time against torch.nn, sampling and peers; in outputs/bench/
 	$(BIN)/spgru bench

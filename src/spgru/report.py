@@ -70,6 +70,7 @@ class LayerReport:
         return None if self.redrawn_var is None else self.redrawn_var / self.true_var
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, for JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields |= {
             "ratio": self.ratio,
