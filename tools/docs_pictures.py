@@ -214,8 +214,8 @@ def sigmoid() -> Callable[[dict[str, str]], Figure]:
                 axes.plot(dots, points, "o", color=theme["truth"], markersize=3)
         left.plot([], [], "o", color=theme["truth"], markersize=3, label="a million draws")
         left.plot([], [], ":", color=theme["truth"], linewidth=1.1, label="as printed in the paper")
-        left.set(xlabel="mean of X", title="mean of σ(X)")
-        right.set(xlabel="mean of X", title="variance of σ(X)")
+        left.set(xlabel="mean of X", title="mean of sigmoid(X)")
+        right.set(xlabel="mean of X", title="variance of sigmoid(X)")
         left.legend(fontsize=9)
         return drawn
 

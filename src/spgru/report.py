@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["LEVELS", "LayerReport", "Report"]
 
 LEVELS = (0.5, 0.9, 0.95)
+"""Of the intervals whose coverage a report has."""
 _MOST_ROWS = 10
 
 
