@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast alarm covariates training many-series test test-gpu check docs pictures wheel bench accuracy clean
+.PHONY: help demo sensor convert forecast alarm covariates training many-series test test-gpu check docs pictures wheel types bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -57,6 +57,16 @@ docs: $(READY)  ## build the documentation site, warnings as errors; in outputs/
 
 pictures: $(READY)  ## draw the pictures of README and site again, from small runs and results
 	$(BIN)/python tools/docs_pictures.py
+
+wheel: $(READY)  ## build the wheel, and try it from an empty folder; in dist/
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python tools/check_wheel.py
+
+types: $(READY)  ## what users' type checkers see: pyright on the examples (fetches pyright first)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	$(BIN)/pyright --pythonpath $(BIN)/python examples
 
 bench: $(READY)  ## check, then time against torch.nn, sampling and peers; in outputs/bench/
 	$(BIN)/spgru bench

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
+
+import spgru
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -22,6 +25,16 @@ def test_the_readmes_links_lead_somewhere() -> None:
     assert len(links) > 10
     for link in links:
         assert (README.parent / link).is_file(), link
+
+
+def test_one_version_everywhere() -> None:
+    root = README.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    cited = re.search(r"^version: (\S+)$", (root / "CITATION.cff").read_text(), flags=re.M)
+    changed = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), flags=re.M)
+    assert cited is not None
+    assert changed is not None
+    assert spgru.__version__ == project["version"] == cited[1] == changed[1]
 
 
 def test_published_tables_are_there() -> None:
