@@ -45,11 +45,12 @@ test: $(READY)  ## run the tests (brute-force ones at reduced size)
 test-gpu: $(READY)  ## run the tests of kernels on this machine's GPU
 	$(BIN)/python -m pytest -q -n 0 tests/recurrent tests/nn/test_replay.py tests/nn/test_training_replay.py tests/nn/test_new_layers_gpu.py tests/functional/test_kernels.py tests/training/test_graph_update.py
 
-check: $(READY)  ## formatting, lint, types, one-way imports
+check: $(READY)  ## formatting, lint, types, one-way imports, the documentation site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory docs
 
 docs: $(READY)  ## build the documentation site, warnings as errors; in outputs/docs/
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d outputs/doctrees docs outputs/docs

@@ -30,6 +30,8 @@ html_title = f"spgru {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_copy_source = False
+highlight_language = "text"  # blocks that are not Python are commands and output
 # Okabe and Ito's blue, as in the pictures.
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0072B2", "color-brand-content": "#0072B2"},

@@ -21,7 +21,8 @@ def test_the_readme_is_a_screen_and_a_half() -> None:
 
 def test_the_readmes_links_lead_somewhere() -> None:
     """Those of the documentation are checked when it is built."""
-    links = re.findall(r"\]\(([^)#:]+)", README.read_text())
+    text = README.read_text()
+    links = re.findall(r"\]\(([^)#:]+)", text) + re.findall(r'src(?:set)?="([^":]+)"', text)
     assert len(links) > 10
     for link in links:
         assert (README.parent / link).is_file(), link

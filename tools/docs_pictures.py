@@ -98,7 +98,7 @@ def off_the_path() -> Callable[[dict[str, str]], Figure]:
     """The controlled study at the size of the paper: variance over that of the familiar path."""
     with (ROOT / "results" / "controlled-paper" / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
-    units = {"angle": "angle, degrees", "speed": "speed, of the frame", "noise": "noise, sd"}
+    units = {"angle": "angle, degrees", "speed": "speed, of 36 pixels", "noise": "noise, Unif(0, b)"}
 
     def draw(theme: dict[str, str]) -> Figure:
         drawn, panels = figure(theme, 6, 2.6, columns=3)
@@ -345,7 +345,8 @@ def main(names: Sequence[str]) -> None:
         for theme, colours in THEMES.items():
             path = IMAGES / f"{name}-{theme}.{'png' if name in PIXELS else 'svg'}"
             metadata = {"Software": None} if name in PIXELS else {"Date": None, "Creator": None}
-            draw(colours).savefig(path, dpi=150, metadata=metadata, bbox_inches="tight")
+            bounds = "tight" if name in PIXELS else None  # titles above the grid of frames
+            draw(colours).savefig(path, dpi=150, metadata=metadata, bbox_inches=bounds)
             print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1024:.0f} KiB")
 
 
