@@ -42,7 +42,7 @@ pygments_dark_style = "github-dark"
 
 # Docstrings name code in single backticks.
 default_role = "code"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -122,7 +122,18 @@ def _read_docstring(
         in_code = in_code and indent > 0
         found.append(line if in_code else _plain(line))
         after_blank = not line.strip()
+    if what in ("attribute", "data", "property"):
+        found.insert(0, "")  # else napoleon takes what stands before a colon for a type
     lines[:] = found
+
+
+def _shorten_signature(
+    app: Any, what: str, name: str, thing: object, options: Any, given: str | None, back: str | None
+) -> tuple[str | None, str | None]:
+    """An array of numbers is `ndarray`: its type says nothing of its shape."""
+    array = re.compile(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[\w+\]\]")
+    shorter = [None if text is None else array.sub("ndarray", text) for text in (given, back)]
+    return shorter[0], shorter[1]
 
 
 def _is_foreign(
@@ -138,5 +149,6 @@ def _is_foreign(
 
 def setup(app: Any) -> None:
     app.connect("autodoc-skip-member", _is_foreign)
+    app.connect("autodoc-process-signature", _shorten_signature)
     app.connect("source-read", _read_page)
     app.connect("autodoc-process-docstring", _read_docstring, priority=400)  # before napoleon

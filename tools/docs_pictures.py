@@ -98,7 +98,11 @@ def off_the_path() -> Callable[[dict[str, str]], Figure]:
     """The controlled study at the size of the paper: variance over that of the familiar path."""
     with (ROOT / "results" / "controlled-paper" / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
-    units = {"angle": "angle, degrees", "speed": "speed, of 36 pixels", "noise": "noise, Unif(0, b)"}
+    units = {
+        "angle": "angle, degrees",
+        "speed": "speed, of 36 pixels",
+        "noise": "noise, Unif(0, b)",
+    }
 
     def draw(theme: dict[str, str]) -> Figure:
         drawn, panels = figure(theme, 6, 2.6, columns=3)
