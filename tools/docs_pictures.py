@@ -35,7 +35,9 @@ THEMES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
-def figure(theme: dict[str, str], width: float, height: float, columns: int = 1) -> Any:
+def figure(
+    theme: dict[str, str], width: float, height: float, columns: int = 1
+) -> tuple[Figure, Any]:
     """A transparent figure, and its axes in one row."""
     colours = dict.fromkeys(
         ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor"),
@@ -152,7 +154,8 @@ def digits() -> Callable[[dict[str, str]], Figure]:
     def draw(theme: dict[str, str]) -> Figure:
         figure(theme, 1, 1)  # for its colours
         drawn = Figure(figsize=(7.4, 2.35), layout="constrained")
-        drawn.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
+        layout: Any = drawn.get_layout_engine()
+        layout.set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
         # What was seen and what was to come share the first row.
         first = [a if a is not None else b for a, b in zip(rows[0][1], rows[1][1], strict=True)]
         shown = [("frame", first), ("expected", rows[2][1]), ("uncertainty", rows[3][1])]
