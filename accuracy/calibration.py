@@ -6,6 +6,7 @@ angle, speed and noise; for the packaged convolutional network one, two and thre
 
     python accuracy/calibration.py controlled --seeds 0 1 2 --device cuda
     python accuracy/calibration.py conv --device cuda
+    python accuracy/calibration.py conv --as-is --device cuda   # the calibration that it came with
     python accuracy/calibration.py show RESULT.json ...     # tables of what was measured
     python accuracy/calibration.py show RESULT.json --publish --name BLOCK
 
@@ -21,6 +22,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from common import publish, save
 from torch import Tensor, nn
 
 import spgru
-from spgru.calibration.forms import PLAIN, search
+from spgru.calibration.forms import PLAIN, Found, search
 from spgru.calibration.problem import pose
 from spgru.calibration.state import at_rest, uncalibrated
 from spgru.data import MovingMNIST
@@ -43,6 +45,7 @@ from spgru.studies.sequences import DEVIATIONS, FAMILIAR, controlled_pairs
 from spgru.training import load_model
 
 RUN = "controlled_sp_gru"
+AS_IS = "as it is"
 TEST_SEED = 2024
 
 
@@ -88,6 +91,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--fit-draws", type=int, default=200)
     parser.add_argument("--fit-sequences", type=int, default=32)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--as-is", action="store_true", help="no fit: as the networks were saved")
     parser.add_argument(
         "--perturb", type=float, nargs="*", default=[1.0, 2.0], help="as in spgru.calibrate"
     )
@@ -167,11 +171,7 @@ def measure(
     model: Any, fit: Tensor, sets: dict[str, Tensor], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     start = time.monotonic()
-    with at_rest(model, 0) as scale, uncalibrated(model):
-        problem = pose(model, fit, None, 0.25, None, None, 0, arguments.perturb)
-        found = search(
-            problem, scale, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
-        )
+    found = None if arguments.as_is else _search(model, fit, arguments)
     seconds = time.monotonic() - start
     sizes = [frames.shape[1] for frames in sets.values()]
     frames = torch.cat(list(sets.values()), 1)
@@ -182,25 +182,32 @@ def measure(
     drawn = _truth(model, frames, 16, arguments.chunk, seed=2)
     kinds = dict(zip(sets, true.split(sizes, 1), strict=True))
     masks = {kind: pixel_masks(t) for kind, t in kinds.items()}
+    ways: dict[str, Callable[[], Any]]
+    if found is None:
+        ways = {AS_IS: lambda: None, PLAIN: partial(spgru.uncalibrate, model)}
+    else:
+        ways = {name: partial(form.apply, model) for name, form in found.forms.items()}
+    best = AS_IS if found is None else found.best
     forms = {}
-    for name, form in found.forms.items():
-        form.apply(model)
+    for name, apply in ways.items():
+        apply()
         var = _in_chunks(lambda part: model.predict(part).var, frames, arguments.chunk)
         parts = zip(kinds.items(), var.split(sizes, 1), strict=True)
         forms[name] = {kind: _compare(t, v, masks[kind]) for (kind, t), v in parts}
-    timed = {name: found.forms[name] for name in dict.fromkeys((PLAIN, "gains", found.best))}
-    times = _times(model, timed, frames[:, :30])
+    timed = {name: ways[name] for name in dict.fromkeys((PLAIN, "gains", best)) if name in ways}
+    times = {} if found is None else _times(model, timed, frames[:, :30])
     spgru.uncalibrate(model)
+    scores = {} if found is None else found.scores
     return {
         "search": {
-            "best": found.best,
-            "scores": {name: round(value, 4) for name, value in found.scores.items()},
+            "best": best,
+            "scores": {name: round(value, 4) for name, value in scores.items()},
             "seconds": round(seconds, 1),
             "truth_seconds": round(truth_seconds, 1),
             "milliseconds_of_a_pass": times,
             "power": {
                 name: [round(value, 3) for value in form.scale.power.flatten().tolist()]
-                for name, form in found.forms.items()
+                for name, form in (found.forms if found else {}).items()
                 if form.scale is not None and form.scale.power is not None
             },
         },
@@ -214,6 +221,14 @@ def measure(
         },
         "forms": forms,
     }
+
+
+def _search(model: Any, fit: Tensor, arguments: argparse.Namespace) -> Found:
+    with at_rest(model, 0) as scale, uncalibrated(model):
+        problem = pose(model, fit, None, 0.25, None, None, 0, arguments.perturb)
+        return search(
+            problem, scale, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
+        )
 
 
 def _in_chunks(function: Callable[[Tensor], Tensor], frames: Tensor, chunk: int) -> Tensor:
@@ -273,15 +288,17 @@ def _compare(true: Tensor, var: Tensor, masks: dict[str, Tensor]) -> dict[str, A
 
 
 @torch.no_grad()
-def _times(model: nn.Module, forms: dict[str, Any], frames: Tensor) -> dict[str, float]:
+def _times(
+    model: nn.Module, forms: dict[str, Callable[[], Any]], frames: Tensor
+) -> dict[str, float]:
     """Milliseconds of a pass, the median of turns with each form in each."""
     found: dict[str, list[float]] = {name: [] for name in forms}
     begin = time.perf_counter()
     for turn in range(12):
         if turn > 1 and time.perf_counter() - begin > 20:
             break  # on a CPU
-        for name, form in forms.items():
-            form.apply(model)
+        for name, apply in forms.items():
+            apply()
             with spgru.frozen(model):
                 for k in range(4):
                     _wait(frames)

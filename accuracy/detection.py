@@ -8,19 +8,21 @@ all sequences. `--set` tries another configuration; choose among them by `--vali
 measures on sequences that are not those of the test.
 
     python accuracy/detection.py --seeds 0 1 2 --device cuda
-    python accuracy/detection.py --validation --set objective.beta=0.02 --device cuda
+    python accuracy/detection.py --validation --set objective.beta=0.05 --device cuda
+    python accuracy/detection.py --publish          # the table of what was measured, over all seeds
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from common import save
+from common import RESULTS, publish, save
 from torch import Tensor
 
 import spgru
@@ -51,6 +53,10 @@ class Scores(NamedTuple):
 
 def main() -> None:
     arguments = _parse()
+    if arguments.publish:
+        results = json.loads((RESULTS / f"{arguments.name}.json").read_text())["result"]
+        publish("docs/mathematics.md", arguments.name, _summary(results))
+        return
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     results = []
@@ -74,6 +80,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sequences", type=int, default=200, help="of each kind")
     parser.add_argument("--validation", action="store_true", help="sequences other than the test's")
     parser.add_argument("--plain", action="store_true", help="leave out the calibrated form")
+    parser.add_argument("--publish", action="store_true", help="put the table into the documents")
     parser.add_argument("--name", default="detection", help="of the file in accuracy/results")
     return parser.parse_args()
 
@@ -176,6 +183,27 @@ def _as_table(result: dict[str, Any]) -> str:
     header = ["AUROC against the familiar path", *kinds[1:], "rank correlation with the error"]
     last = [f"squared error; familiar {errors[0]}", *errors[1:], ""]
     return table(header, [*rows, last])
+
+
+def _summary(results: list[dict[str, Any]]) -> str:
+    """Least and largest over all seeds."""
+
+    def span(values: list[float]) -> str:
+        low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+        return low if low == high else f"{low} to {high}"
+
+    kinds = list(results[0]["error"])[1:]
+    rows = []
+    for name, scores in results[0]["forms"].items():
+        for score in scores:
+            found = [result["forms"][name][score] for result in results]
+            cells = [span([one["auroc"][kind] for one in found]) for kind in kinds]
+            rank = span([one["rank correlation with the error"] for one in found])
+            rows.append([f"{name}, {score}", *cells, rank])
+    errors = [span([result["error"][kind] for result in results]) for kind in kinds]
+    familiar = span([result["error"]["familiar"] for result in results])
+    rows.append([f"squared error; familiar {familiar}", *errors, ""])
+    return table(["AUROC", *kinds, "rank correlation with the error"], rows)
 
 
 if __name__ == "__main__":

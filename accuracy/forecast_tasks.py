@@ -1,11 +1,17 @@
 """`Forecaster` on tasks with published scores: M4 hourly, exchange_rate, ETTh.
 
     python accuracy/forecast_tasks.py --judge SCORE.PY [--task etth] [--series 40] [--steps 1000]
+    python accuracy/forecast_tasks.py --judge SCORE.PY --data DIR --device cuda \
+        --hidden-size 128 --batch-size 256 --steps 5000
 
 SCORE.PY reads the data and judges: it has `tasks()`, which gives histories, futures and season by
 name, `score(histories, futures, quantiles, season)`, which gives MASE, WQL and the coverage of 80 %
-intervals, `seasonal_naive` and `QUANTILES`. With all tasks and series, forecasts are written for
-it, too: `python SCORE.PY forecasts.npz`.
+intervals, `seasonal_naive`, `QUANTILES` and `DATA`, the folder of the files, which --data replaces.
+With all tasks and series, forecasts are written for it, too: `python SCORE.PY forecasts.npz`.
+Needs torch, numpy and safetensors alone.
+
+--backtest N forecasts the N windows before the last one instead, which the training has not seen
+then either: by these settings are chosen, never by the last window.
 """
 
 from __future__ import annotations
@@ -17,8 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import save
 
 from spgru.forecast import Forecaster
+
+_COMMAND = "python accuracy/forecast_tasks.py --judge SCORE.PY"
+_PLACES = ("judge", "data", "out", "save")
 
 
 def load_judge(path: Path) -> Any:
@@ -30,42 +40,97 @@ def load_judge(path: Path) -> Any:
     return module
 
 
+def windows(histories: list[Any], futures: list[Any], backtest: int) -> tuple[list[Any], ...]:
+    """Series to train on, histories to forecast from and what follows them.
+
+    Args:
+        backtest: windows before the last one, which is then out of sight; 0 for the last one
+    """
+    if not backtest:
+        return histories, histories, futures
+    horizon, known, outcomes = len(futures[0]), [], []
+    for values in histories:
+        for end in range(len(values) - backtest * horizon, len(values), horizon):
+            known.append(values[:end])
+            outcomes.append(values[end : end + horizon])
+    return [values[: -backtest * horizon] for values in histories], known, outcomes
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--judge", type=Path, required=True, help="score.py")
     parser.add_argument("--task", help="one of them; all by default")
     parser.add_argument("--series", type=int, help="as many of a task, spread over it")
+    parser.add_argument("--data", type=Path, help="folder of the files; default: the judge's")
+    parser.add_argument("--backtest", type=int, default=0, metavar="N")
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--hidden-size", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--context", type=int)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--kl-weight", type=float, help="default: the Forecaster's")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--mode", default="direct", choices=("auto", "direct", "fed-back"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save", metavar="NAME", help="keep scores in accuracy/results/NAME.json")
     parser.add_argument("--out", type=Path, default=Path("outputs/forecasts.npz"))
     arguments = parser.parse_args()
     judge, found = load_judge(arguments.judge), {}
+    rows: list[dict[str, Any]] = []
+    if arguments.data is not None:
+        judge.DATA = arguments.data
     for name, (histories, futures, season) in judge.tasks().items():
         if arguments.task not in (None, name):
             continue
         every = max(1, len(histories) // arguments.series) if arguments.series else 1
         histories, futures = histories[::every], futures[::every]
         horizon = len(futures[0])
+        train, known, outcomes = windows(histories, futures, arguments.backtest)
         start = time.perf_counter()
         forecaster = Forecaster(
-            horizon, season=season, steps=arguments.steps, mode=arguments.mode, seed=arguments.seed
-        ).fit(histories)
+            horizon,
+            arguments.context,
+            season,
+            hidden_size=arguments.hidden_size,
+            num_layers=arguments.layers,
+            mode=arguments.mode,
+            steps=arguments.steps,
+            batch_size=arguments.batch_size,
+            lr=arguments.lr,
+            seed=arguments.seed,
+            device=arguments.device,
+            **({} if arguments.kl_weight is None else {"kl_weight": arguments.kl_weight}),
+        ).fit(train)
         fitted = time.perf_counter()
-        forecast = forecaster.predict(parts=False)
+        forecast = forecaster.predict(known, parts=False)
         predicted = time.perf_counter()
         found[name] = np.moveaxis(forecast.quantile(judge.QUANTILES), 0, 1)
-        naive = [judge.seasonal_naive(history, horizon, season) for history in histories]
+        record = forecaster.records[forecaster.mode]
+        naive = [judge.seasonal_naive(history, horizon, season) for history in known]
         print(
             f"{name}: {len(histories)} series, context {forecaster.context}, {forecaster.mode}, "
-            f"fit {fitted - start:.0f} s, forecast {predicted - fitted:.2f} s",
+            f"fit {fitted - start:.0f} s, forecast {predicted - fitted:.2f} s, best of "
+            f"{record.steps[-1]} steps {record.best_step}, validation {record.best_score:.4f}",
             flush=True,
         )
         for who, quantiles in (("seasonal naive", naive), ("Forecaster", found[name])):
-            mase, wql, covered = judge.score(histories, futures, quantiles, season)
+            mase, wql, covered = judge.score(known, outcomes, quantiles, season)
+            rows.append(
+                {
+                    "task": name, "method": who, "mase": mase, "wql": wql, "coverage": covered,
+                    "context": forecaster.context, "best_step": record.best_step,
+                    "fit_s": fitted - start, "forecast_s": predicted - fitted,
+                }
+            )  # fmt: skip
             print(
                 f"  {who:15s} MASE {mase:.4f}  WQL {wql:.5f}  80 % covers {covered:.3f}", flush=True
             )
+    if arguments.save:
+        # Where judge and data lie is of no interest to others.
+        options = {k: v for k, v in vars(arguments).items() if v is not None and k not in _PLACES}
+        words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
+        save(arguments.save, " ".join([_COMMAND, *words]), rows)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez(arguments.out, **found)
 

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 import torch
 
+import quick_interpreter
+
 # Read by Triton when it is imported: without a GPU its kernels run in an interpreter.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+# Two workers on two cores: processes that tests start shall not wait for one another's threads, and
+# Inductor shall not start a pool of processes, each of which would import torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if torch.cuda.is_available():
         return
     for item in items:
@@ -25,6 +35,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_process() -> None:
+    # Also for fixtures that several tests share, which are made before `_reproducible` is.
+    torch.set_num_threads(1)
+    # Where tests that have been collected use Triton; for others it need not be imported.
+    if os.environ.get("TRITON_INTERPRET") and "triton" in sys.modules:
+        quick_interpreter.install()
 
 
 @pytest.fixture(autouse=True)

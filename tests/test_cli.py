@@ -114,37 +114,41 @@ def test_version(spgru) -> None:
 
 
 WITHOUT = """
-import sys
+import contextlib, io, json, sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {packages}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.split(".")[0] in {"typer", "rich", "yaml"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())
 from spgru.cli import main
-main({arguments})
+
+outcomes = []
+for arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            outcomes.append((end.code, out.getvalue(), err.getvalue()))
+print(json.dumps(outcomes))
 """
 
 
-def without_the_extra(*arguments: str) -> Outcome:
-    script = WITHOUT.format(packages={"typer", "rich", "yaml"}, arguments=list(arguments))
-    command = [sys.executable, "-c", script]
+def test_without_the_extra_a_sentence_names_it_and_the_version_is_there() -> None:
+    """One process for all: importing torch takes longer than the rest."""
+    refused = [["--help"], ["train", "x.yaml"], ["train", "--version"], []]
+    command = [sys.executable, "-c", WITHOUT, json.dumps([*refused, ["--version"]])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "x.yaml"], ["train", "--version"], []])
-def test_without_the_extra_a_sentence_names_it(arguments: list[str]) -> None:
-    assert_sentence(
-        without_the_extra(*arguments),
-        "the command line needs typer; install it with pip install 'spgru[cli]'",
-    )
-
-
-def test_the_version_needs_no_extra() -> None:
-    version = importlib.metadata.version("spgru")
-    assert without_the_extra("--version") == (0, f"spgru {version}\n", "")
+    assert done.returncode == 0, done.stderr
+    *outcomes, last = (Outcome(*outcome) for outcome in json.loads(done.stdout))
+    assert len(outcomes) == len(refused)
+    for outcome in outcomes:
+        assert_sentence(
+            outcome, "the command line needs typer; install it with pip install 'spgru[cli]'"
+        )
+    assert last == (0, f"spgru {importlib.metadata.version('spgru')}\n", "")
 
 
 def test_train_evaluate_predict_export(spgru, config: Path, tmp_path: Path) -> None:

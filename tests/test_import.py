@@ -4,6 +4,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import sys, time
 import torch, numpy
@@ -17,13 +19,13 @@ print(seconds, sorted(added - set(sys.stdlib_module_names)))
 
 
 def test_import_is_light() -> None:
-    """At most 0.3 s of a processor beyond torch (the best of three), no new package."""
-    runs = [
-        subprocess.run(
+    """At most 0.3 s of a processor beyond torch (in one of three runs), no new package."""
+    for _ in range(3):
+        done = subprocess.run(
             [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
-        ).stdout.split(maxsplit=1)
-        for _ in range(3)
-    ]
-    assert min(float(seconds) for seconds, _ in runs) < 0.3
-    for _, added in runs:
+        )
+        seconds, added = done.stdout.split(maxsplit=1)
         assert set(ast.literal_eval(added)) <= {"spgru", "torch", "numpy", "safetensors"}
+        if float(seconds) < 0.3:
+            return
+    pytest.fail(f"importing spgru takes {seconds} s of a processor")

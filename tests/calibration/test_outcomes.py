@@ -148,3 +148,22 @@ def test_factors_on_the_whole_variance_alone() -> None:
     before = Model.forward(model, x).var
     ratio = model(x).var / before
     torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+
+
+def test_a_module_of_certain_weights() -> None:
+    """Whose variance is noise alone: a quarter of the true one, so the factor is 4."""
+
+    class Head(nn.Module):
+        def forward(self, x: Tensor) -> Moments:
+            return Moments(x, torch.full_like(x, 0.25))
+
+    torch.manual_seed(0)
+    x, head = torch.randn(2000, 3), Head()
+    y = x + torch.randn_like(x)
+    report = spgru.calibrate(head, x, y, form="scale", batch_dim=0, progress=False)
+    assert report.chosen == "one factor"
+    # The variance of a mean of n squares is 2 / n.
+    error = 5 * (2 / (0.75 * y.numel())) ** 0.5
+    torch.testing.assert_close(head(x).var, torch.ones_like(x), rtol=error, atol=0)
+    with pytest.raises(ValueError, match="holds no random weights"):
+        spgru.calibrate(Head(), x, progress=False)

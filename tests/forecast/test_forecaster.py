@@ -138,7 +138,7 @@ def test_the_seed_decides_and_nothing_else_does(one: Forecaster) -> None:
     same(Forecaster(HORIZON, **SMALL).fit(wave(300)).predict(), one.predict())
     assert torch.equal(torch.get_rng_state(), before)
     other = Forecaster(HORIZON, **SMALL | {"seed": 1}).fit(wave(300)).predict()
-    assert not np.array_equal(other.mean, one.predict().mean)
+    assert not np.array_equal(other.std, one.predict().std)
 
 
 def test_training_stops_early() -> None:
@@ -291,7 +291,7 @@ def test_parts_add_up(one: Forecaster) -> None:
 
 def test_positive_data_stays_positive() -> None:
     """Moments of the log-normal, against draws of it."""
-    y = np.exp(wave(300) / 2 - 6 + np.random.default_rng(1).standard_normal(300))
+    y = np.exp(wave(300) / 2 - 6 + 0.5 * np.random.default_rng(1).standard_normal(300))
     y[10] = 0.0
     forecast = Forecaster(HORIZON, **SMALL | {"positive": True}).fit(y).predict()
     assert (forecast.quantile(0.001) >= 0).all()

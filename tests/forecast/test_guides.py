@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_forecasting_with_intervals(tmp_path: Path) -> None:
-    script = ROOT / "examples" / "forecast.py"
-    run = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+def test_forecasting_with_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "forecast.py"), run_name="__main__")
     found = re.search(
-        r"held (\d+)% of the hours\nmean absolute error ([\d.]+), .* ([\d.]+)", run.stdout
+        r"held (\d+)% of the hours\nmean absolute error ([\d.]+), .* ([\d.]+)",
+        capsys.readouterr().out,
     )
     assert found is not None
     held, error, naive = (float(part) for part in found.groups())

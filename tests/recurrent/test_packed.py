@@ -25,7 +25,7 @@ from spgru.recurrent.kernels.steps import Steps
 
 pytest.importorskip("triton")
 
-BATCH_SIZES = [4, 4, 2, 2, 1]
+BATCH_SIZES = [4, 2, 2, 1]
 CASES = [
     ("gru", (15, 5), True),
     ("lstm", (64, 16), True),
@@ -74,12 +74,12 @@ def test_each_sequence_is_as_it_is_alone(name: str, backend: Any) -> None:
     layer = getattr(spgru, name)(3, 4, weight_std=0.2, backend=backend, **options)
     alone = getattr(spgru, name)(3, 4, backend="reference", dtype=torch.float64, **options)
     alone.load_state_dict(layer.state_dict())
-    sequences = [torch.randn(length, 3, device=DEVICE) for length in (2, 5, 1, 5, 3)]
+    sequences = [torch.randn(length, 3, device=DEVICE) for length in (2, 3, 1, 3)]
     packed = pack_sequence(sequences, enforce_sorted=False)
-    hx: Any = spgru.Moments(*torch.rand(2, 4, 5, 4, device=DEVICE))
+    hx: Any = spgru.Moments(*torch.rand(2, 4, 4, 4, device=DEVICE))
     pick = hx
     if name == "LSTM":
-        hx = (hx, spgru.Moments(*torch.rand(2, 4, 5, 4, device=DEVICE)))
+        hx = (hx, spgru.Moments(*torch.rand(2, 4, 4, 4, device=DEVICE)))
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
             output, final = layer(packed, hx)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 import spgru
-from spgru.calibration import is_calibrated
+from spgru.calibration import CalibrationReport, is_calibrated
 from spgru.cli import main
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
@@ -19,17 +18,31 @@ from spgru.training.calibration import calibrate_file
 OPTIONS = {"sequences": 8, "draws": 20, "steps": 5, "device": "cpu", "progress": False}
 
 
-@pytest.fixture
-def run(tiny: Callable[..., TrainConfig]) -> Path:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step, which no test writes to."""
     # Uncertain enough that the closed form has something to be wrong about.
-    return train(
-        tiny(steps=1, model=ModelConfig(hidden_size=8, weight_std=0.3)), show="none"
-    ).folder
+    config = TrainConfig(
+        model=ModelConfig(hidden_size=8, weight_std=0.3), batch_size=2, steps=1,
+        precision="float32", device="cpu", output=str(tmp_path_factory.mktemp("trained") / "run"),
+    )  # fmt: skip
+    return train(config, show="none").folder
 
 
-def test_the_file_carries_the_calibration(run: Path, tmp_path: Path) -> None:
-    path = tmp_path / "calibrated.safetensors"
-    report = calibrate_file(run, path, **OPTIONS)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def calibrated(
+    run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, CalibrationReport]:
+    """Weights with a calibration, and its report; to be read only."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("calibrated") / "calibrated.safetensors"
+    return path, calibrate_file(run, path, **OPTIONS)  # type: ignore[arg-type]
+
+
+def test_the_file_carries_the_calibration(
+    run: Path, calibrated: tuple[Path, CalibrationReport]
+) -> None:
+    path, report = calibrated
     assert report.chosen != "plain"
     assert abs(report.ratio.mean() - 1) < abs(report.plain_ratio.mean() - 1)
     frames = MovingMNIST(3).batch(0)[:10]
@@ -41,14 +54,14 @@ def test_the_file_carries_the_calibration(run: Path, tmp_path: Path) -> None:
     assert torch.equal(found.predict(frames).var, plain.predict(frames).var)
 
 
-def test_a_seed_gives_the_same_file(run: Path, tmp_path: Path) -> None:
-    states = []
-    for k in range(2):
-        path = tmp_path / f"{k}.safetensors"
-        calibrate_file(run, path, **OPTIONS)  # type: ignore[arg-type]
-        states.append(load_exported(path).state_dict())
-    for name, tensor in states[0].items():
-        assert torch.equal(tensor, states[1][name]), name
+def test_a_seed_gives_the_same_file(
+    run: Path, calibrated: tuple[Path, CalibrationReport], tmp_path: Path
+) -> None:
+    torch.manual_seed(1)  # not the generator that counts
+    calibrate_file(run, tmp_path / "again.safetensors", **OPTIONS)  # type: ignore[arg-type]
+    again = load_exported(tmp_path / "again.safetensors").state_dict()
+    for name, tensor in load_exported(calibrated[0]).state_dict().items():
+        assert torch.equal(tensor, again[name]), name
 
 
 def test_the_command_writes_and_reports(
@@ -70,9 +83,10 @@ def test_the_command_writes_and_reports(
         assert ("uncalibrated" in capsys.readouterr().out) == expected
 
 
-def test_scores_have_the_variance_before_and_after(run: Path, tmp_path: Path) -> None:
-    path = tmp_path / "calibrated.safetensors"
-    calibrate_file(run, path, **OPTIONS)  # type: ignore[arg-type]
+def test_scores_have_the_variance_before_and_after(
+    run: Path, calibrated: tuple[Path, CalibrationReport]
+) -> None:
+    path, _ = calibrated
     frames = MovingMNIST(3).batch(0)
     before, after = (score(load_model(source).model, [frames]) for source in (run, path))
     assert before.closed_variance == before.variance

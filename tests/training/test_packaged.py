@@ -116,6 +116,7 @@ def test_the_folder_is_in_the_wheel() -> None:
     assert any(file.match(pattern) for pattern in settings["package-data"]["spgru"])
 
 
+@pytest.mark.long
 def test_the_packaged_predictor_of_two_digits() -> None:
     """As good as its scores say, less sure of later frames and of three digits than of two.
 

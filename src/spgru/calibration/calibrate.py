@@ -58,7 +58,8 @@ def calibrate(
     for the noise. It acts on the variance as it is, so a fit to drawn networks may come first.
 
     Args:
-        module: a layer of ours, or any module built from them
+        module: a layer of ours, or any module built from them; with `y` any module that gives
+            Moments
         x: what `module` is called with; a tuple is passed as several arguments
         y: what happened, in the shape of the output; NaN where nothing was observed
         level: with `y`, of a central interval that is to hold on the sequences held out (split
@@ -83,7 +84,7 @@ def calibrate(
         seed: the same seed gives the same result
         progress: show a bar, on a terminal and where rich is installed
     """
-    _check(module, draws, steps)
+    _check(module, draws, steps, needs_random=y is None)
     check_choice("form", form, get_args(FormName))
     if y is None:
         if level is not None:
@@ -104,9 +105,9 @@ def calibrate(
     return report
 
 
-def _check(module: nn.Module, draws: int, steps: int) -> None:
+def _check(module: nn.Module, draws: int, steps: int, needs_random: bool) -> None:
     layers = [layer for _, layer in layers_of(module)]
-    if not layers:
+    if needs_random and not layers:
         raise ValueError(
             f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
         )

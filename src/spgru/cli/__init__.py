@@ -42,7 +42,7 @@ def _load_app() -> Any:
         import typer  # noqa: F401
     except ModuleNotFoundError as error:
         _fail(f"the command line needs {error.name}; install it with pip install 'spgru[cli]'", 1)
-    from spgru.cli import forecasts, models, research  # noqa: F401
+    from spgru.cli import comparison, forecasts, models, research  # noqa: F401
     from spgru.cli.app import app
 
     return app

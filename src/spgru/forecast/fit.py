@@ -183,8 +183,11 @@ class _Objective(nn.Module):
 
 
 def _divergence(network: nn.Module) -> Tensor:
-    """Of the weights from N(0, 1 / inputs), layer by layer: outputs of size 1 from inputs of it."""
-    found = []
+    """Of the weights from N(0, 1 / inputs), layer by layer: outputs of size 1 from inputs of it.
+
+    0 for a network of certain weights.
+    """
+    found = [torch.zeros((), device=next(network.parameters()).device)]
     for _, layer in layers_of(network):
         sizes = [weight.shape[-1] for weight in layer.parameters() if weight.ndim > 1]
         found.append(kl_divergence(layer, Prior("gaussian", std=max(sizes) ** -0.5)))
@@ -194,7 +197,7 @@ def _divergence(network: nn.Module) -> Tensor:
 def _loss(network: Direct | FedBack, batch: Batch, kind: Loss, group: Processes) -> Tensor:
     """Mean score of what was observed."""
     values, seen, roughness, known = batch.inputs
-    if isinstance(network, Direct):
+    if not isinstance(network, FedBack):
         return _score(network(*batch.inputs), batch.target, kind, network.unit(roughness), group)
     # Every step of context and target teaches the network to forecast the next.
     plain = network.anchor(values, network.horizon)

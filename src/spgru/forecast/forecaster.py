@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Self
@@ -13,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from spgru.calibration import calibrate as fit_variance
 from spgru.calibration.report import OutcomeReport
 from spgru.forecast.covariates import Covariates, read_covariates, warn_if_far
 from spgru.forecast.data import Panel, read_series
@@ -28,23 +25,16 @@ from spgru.forecast.fit import (
 )
 from spgru.forecast.forecast import Forecast
 from spgru.forecast.history import appended
+from spgru.forecast.judging import choose_windows, fit_intervals
 from spgru.forecast.network import Anchor, Cell, Direct, FedBack
 from spgru.forecast.prediction import run
 from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes, least_history
 from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
-from spgru.forecast.windows import Numbers, Windows, split_windows
+from spgru.forecast.windows import Windows
 from spgru.runtime.distributed import is_first_process, processes
 
 __all__ = ["Forecaster", "Mode", "Settings"]
-
-_JUDGED = 256
-"""Windows of validation that are aimed at, over all series; at most `_MOST_OF_ONE` of one."""
-_MOST_OF_ONE = 32
-_MOST_CALIBRATED = 2048
-"""Windows that the calibration takes."""
-_HELD_OUT = 0.7
-"""Of them, the share that says how wide intervals must be; the fit itself takes less."""
 
 
 @dataclass
@@ -99,7 +89,8 @@ class Forecaster:
         lr: learning rate of AdamW, after a warm-up and before it falls
         patience: checks of the validation, 25 in a training, without progress before it ends
         loss: `"crps"`, in units of the plain forecast's errors, or `"nll"`, of a Gaussian
-        kl_weight: of the divergence from the prior of the weights, N(0, 1)
+        kl_weight: of the divergence from the prior of the weights, N(0, 1 / inputs); CRPS is no
+            likelihood, and with more than the default short series learn little
         calibrate: fit the variance to the windows of validation
         level: of the interval that is made to hold there (split conformal), None for likelihood
             alone
@@ -125,7 +116,7 @@ class Forecaster:
         lr: float = 3e-3,
         patience: int = 12,
         loss: Loss = "crps",
-        kl_weight: float = 1.0,
+        kl_weight: float = 0.01,
         calibrate: bool = True,
         level: float | None = 0.8,
         seed: int = 0,
@@ -169,10 +160,7 @@ class Forecaster:
             windows = Windows(
                 panel.values, *features, context, horizon, season, settings.positive, group.device
             )
-            judged = min(max(1, math.ceil(_JUDGED / len(panel))), _MOST_OF_ONE)
-            split = split_windows(lengths, horizon, least_history(context, season), judged)
-            split = split._replace(validation=_with_outcomes(windows, split.validation))
-            drawn = _drawn(windows, split.first_origin, split.last_origin, settings.seed)
+            split, drawn = choose_windows(windows, lengths, settings.seed)
             anchor, squares = choose_anchor(windows, *drawn)
             found: dict[str, tuple[Direct | FedBack, OutcomeReport | None]] = {}
             records: dict[str, TrainingRecord] = {}
@@ -186,7 +174,9 @@ class Forecaster:
                 with few_threads(settings.hidden_size):
                     records[mode] = train(network, windows, split, _training(settings), group)
                     if settings.calibrate:
-                        report = _calibrated(network, windows, split.validation, settings)
+                        report = fit_intervals(
+                            network, windows, split.validation, settings.level, settings.seed
+                        )
                     scores[mode] = validate(network, windows, split.validation, group)
                 found[mode] = network, report
         best: Any = min(scores, key=lambda mode: scores[mode])
@@ -394,49 +384,3 @@ def _training(settings: Settings) -> TrainingOptions:
         settings.steps, settings.batch_size, settings.lr, settings.patience, settings.loss,
         settings.kl_weight, settings.seed, settings.progress,
     )  # fmt: skip
-
-
-def _with_outcomes(windows: Windows, which: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:
-    seen = windows.observed(*which)
-    if not seen.any():
-        raise ValueError(
-            "nothing was observed at the end of the series, by which a network is judged; cut the "
-            "missing values off"
-        )
-    return which[0][seen], which[1][seen]
-
-
-def _drawn(windows: Windows, first: Numbers, last: Numbers, seed: int) -> tuple[Numbers, Numbers]:
-    """Some windows of the training in which something was observed."""
-    generator = np.random.default_rng(seed)
-    usable = np.flatnonzero(last >= first)
-    series = usable[generator.integers(len(usable), size=1024)]
-    origins = first[series] + generator.integers((last - first + 1)[series])
-    seen = windows.observed(series, origins)
-    if not seen.any():
-        raise ValueError(
-            "no window of the series holds observed values both to read and to forecast; there are "
-            "too many missing values"
-        )
-    return series[seen], origins[seen]
-
-
-def _calibrated(
-    network: nn.Module, windows: Windows, which: tuple[Numbers, Numbers], settings: Settings
-) -> OutcomeReport | None:
-    """Fit the variance to the windows of validation, in place."""
-    series, origins = (part[:: max(1, len(part) // _MOST_CALIBRATED)] for part in which)
-    if len(series) < 4:
-        warnings.warn(
-            f"the series hold {len(series)} windows of validation, too few to calibrate by; "
-            "intervals are as trained",
-            stacklevel=3,
-        )
-        return None
-    batch = windows.batch(series, origins)
-    report = fit_variance(
-        network, batch.inputs, batch.target, form="scale", level=settings.level, held_out=_HELD_OUT,
-        batch_dim=0, time_dim=1, seed=settings.seed, progress=False,
-    )  # fmt: skip
-    assert isinstance(report, OutcomeReport)
-    return report

@@ -112,7 +112,7 @@ class SpgruForecaster(BaseForecaster):
         lr: float = 3e-3,
         patience: int = 12,
         loss: Loss = "crps",
-        kl_weight: float = 1.0,
+        kl_weight: float = 0.01,
         calibrate: bool = True,
         level: float | None = 0.8,
         seed: int = 0,
