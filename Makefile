@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast alarm covariates training many-series serve test test-gpu check bench accuracy clean
+.PHONY: help demo sensor convert forecast alarm covariates training many-series serve test test-gpu check docs pictures wheel types bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -48,11 +48,29 @@ test: $(READY)  ## run the tests (brute-force ones at reduced size)
 test-gpu: $(READY)  ## run the tests of kernels on this machine's GPU
 	$(BIN)/python -m pytest -q -n 0 tests/recurrent tests/nn/test_replay.py tests/nn/test_training_replay.py tests/nn/test_new_layers_gpu.py tests/functional/test_kernels.py tests/training/test_graph_update.py
 
-check: $(READY)  ## formatting, lint, types, one-way imports
+check: $(READY)  ## formatting, lint, types, one-way imports, the documentation site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory docs
+
+docs: $(READY)  ## build the documentation site, warnings as errors; in outputs/docs/
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d outputs/doctrees docs outputs/docs
+	@echo outputs/docs/index.html
+
+pictures: $(READY)  ## draw the pictures of README and site again, from small runs and results
+	$(BIN)/python tools/docs_pictures.py
+
+wheel: $(READY)  ## build the wheel, and try it from an empty folder; in dist/
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python tools/check_wheel.py
+
+types: $(READY)  ## what users' type checkers see: pyright on the examples (fetches pyright first)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	$(BIN)/pyright --pythonpath $(BIN)/python examples
 
 bench: $(READY)  ## check, then time against torch.nn, sampling and peers; in outputs/bench/
 	$(BIN)/spgru bench

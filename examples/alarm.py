@@ -52,7 +52,10 @@ class Expectation(nn.Module):
         What is read back is part of the state, so that a stream knows how it depends on it.
         """
         hidden, expected = (None, None) if state is None else state
-        output, hidden = self.gru.step(expected if x_t is None else x_t, hidden)
+        heard = expected if x_t is None else x_t
+        if heard is None:
+            raise ValueError("x_t is None at the first step; a stream begins with a reading")
+        output, hidden = self.gru.step(heard, hidden)
         value, log_var = self.head.parts(output)
         # Read back without the sensor's noise: a reading that was not taken has none.
         return spgru.nn.with_noise(value, log_var), (hidden, value)

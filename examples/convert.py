@@ -50,6 +50,7 @@ def windows(count: int, amplitude: float = 1.0, period: float = 24.0) -> tuple[T
 def train(model: Forecaster, loader: DataLoader[tuple[Tensor, ...]], epochs: int = 15) -> None:
     """As always: mean squared error."""
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
+    loss = torch.tensor(math.nan)
     for _ in range(epochs):
         for x, y in loader:
             loss = nn.functional.mse_loss(model(x), y)

@@ -9,6 +9,8 @@ Run:  python examples/covariates.py        (about 15 seconds on two cores)
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
@@ -24,7 +26,7 @@ FORECAST_ERROR = np.linspace(0.5, 4.0, HORIZON)
 def shops(seed: int = 0) -> tuple[dict[str, pd.Series], dict[str, pd.DataFrame]]:
     """Sales with a week, promotions and ice cream weather; and what is known of every day."""
     random = np.random.default_rng(seed)
-    days = pd.date_range("2024-01-01", periods=DAYS, freq="D")
+    days: Any = pd.date_range("2024-01-01", periods=DAYS, freq="D")
     year = 12 - 10 * np.cos(2 * np.pi * days.day_of_year.to_numpy() / 365)
     week = 1 + 0.4 * (days.day_of_week.to_numpy() >= 5)
     sales, known = {}, {}

@@ -30,7 +30,7 @@ def main() -> None:
     forecaster = Forecaster(HORIZON, season=24, steps=200, mode="direct").fit(y[:known])
     print(forecaster.report)
 
-    covered, errors, naive = [], [], []
+    forecasts, covered, errors, naive = [], [], [], []
     for start in range(known, HOURS, HORIZON):
         forecast = forecaster.predict()
         low, high = forecast.interval(0.8)
@@ -38,16 +38,18 @@ def main() -> None:
         covered.append((low <= future) & (future <= high))
         errors.append(np.abs(forecast.median - future))
         naive.append(np.abs(y[start - 24 : start] - future))
+        forecasts.append(forecast)
         forecaster.update(future)  # a day later: no fitting
 
     print(f"\n80 % intervals of {len(covered)} days held {np.mean(covered):.0%} of the hours")
     print(f"mean absolute error {np.mean(errors):.2f}, that of the day before {np.mean(naive):.2f}")
-    share = {name: np.mean(part / forecast.var) for name, part in forecast.parts.items()}
+    last = forecasts[-1]
+    share = {name: np.mean(part / last.var) for name, part in last.parts.items()}
     print("variance from " + ", ".join(f"{name} {value:.1%}" for name, value in share.items()))
 
     outputs = Path("outputs")
     outputs.mkdir(exist_ok=True)
-    forecast.plot().savefig(outputs / "forecast.png", dpi=120)
+    last.plot().savefig(outputs / "forecast.png", dpi=120)
     print(f"Figure: {outputs / 'forecast.png'}")
 
 

@@ -79,7 +79,8 @@ def main() -> None:
     state = {name: np.zeros((1, 1, HIDDEN), np.float32) for name in ("h_mean", "h_var")}
     inside = 0
     for now, following in pairwise(series):
-        mean, var, *after = session.run(None, {"x": now, **state})
+        answer: Any = session.run(None, {"x": now, **state})
+        mean, var, *after = answer
         state = dict(zip(state, after, strict=True))
         inside += bool(abs(following - mean) < 1.645 * np.sqrt(var))
     print(

@@ -50,6 +50,7 @@ def main() -> None:
     # No weight decay for spreads: the divergence is what holds them.
     optimiser = torch.optim.AdamW(spgru.parameter_groups(model), lr=1e-2, weight_decay=1e-4)
     steps, best, weights = 0, math.inf, copy.deepcopy(model.state_dict())
+    loss = torch.tensor(math.nan)
     for epoch in range(1, EPOCHS + 1):
         model.train()
         for x, y in loader:

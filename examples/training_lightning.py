@@ -27,7 +27,7 @@ class Probabilistic(lightning.LightningModule):
     def __init__(self, data_size: int, lr: float = 1e-2) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.network = Network()
+        self.network, self.data_size, self.lr = Network(), data_size, lr
 
     def forward(self, x: Tensor) -> Any:
         return self.network(x)
@@ -35,7 +35,7 @@ class Probabilistic(lightning.LightningModule):
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
         x, y = batch
         loss = spgru.loss(
-            self(x), y, self, data_size=self.hparams.data_size, step=self.global_step, warmup=WARMUP
+            self(x), y, self, data_size=self.data_size, step=self.global_step, warmup=WARMUP
         )
         self.log("loss", loss, prog_bar=True)
         return loss
@@ -46,7 +46,7 @@ class Probabilistic(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = spgru.parameter_groups(self)
-        return torch.optim.AdamW(groups, lr=self.hparams.lr, weight_decay=1e-4)
+        return torch.optim.AdamW(groups, lr=self.lr, weight_decay=1e-4)
 
 
 def main() -> None:

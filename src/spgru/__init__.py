@@ -44,7 +44,7 @@ from spgru.pretrained import from_pretrained, save_pretrained
 from spgru.response import Stream, respond
 from spgru.tracing import Trace, trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "GRU",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["LEVELS", "LayerReport", "Report"]
 
 LEVELS = (0.5, 0.9, 0.95)
+"""Of the intervals whose coverage a report has."""
 _MOST_ROWS = 10
 
 
@@ -70,6 +71,7 @@ class LayerReport:
         return None if self.redrawn_var is None else self.redrawn_var / self.true_var
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, for JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields |= {
             "ratio": self.ratio,

@@ -59,6 +59,7 @@ class BenchConfig:
 
     @property
     def uses_tf32(self) -> bool:
+        """Whether float32 products round to TF32: asked for, and on a GPU."""
         return self.tf32 and self.device.type == "cuda"
 
 

@@ -19,6 +19,8 @@ Quantity = Literal["time over nn.GRU", "MC-LSTM over ours", "memory over nn.GRU"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """Sizes of a layer and what it reads: B sequences of T steps, I inputs, H units."""
+
     batch: int
     steps: int
     inputs: int

@@ -37,6 +37,7 @@ class Task:
 
     @property
     def horizon(self) -> int:
+        """How many steps ahead every window is forecast."""
         return len(self.windows[0][1])
 
 

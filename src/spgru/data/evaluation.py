@@ -60,6 +60,7 @@ class MovingMNISTTest(Dataset[Tensor]):
 
     @property
     def source(self) -> Literal["regenerated", "official"]:
+        """Whether sequences are made here or read from the official file."""
         return "regenerated" if self._path is None else "official"
 
     def __len__(self) -> int:

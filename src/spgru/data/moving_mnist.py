@@ -149,6 +149,7 @@ class MovingMNIST:
 
     @property
     def device(self) -> torch.device:
+        """Where the digits lie and batches are made."""
         return self.images.device
 
     @property

@@ -27,6 +27,7 @@ class Gamma(PositiveFamily):
         return gamma_activation(x, self.c, self.gamma)
 
     def shape_rate(self, moments: Moments) -> tuple[Tensor, Tensor]:
+        """alpha = mean^2/var and beta = mean/var."""
         rate = moments.mean / moments.var
         return moments.mean * rate, rate
 

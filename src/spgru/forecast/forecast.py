@@ -54,11 +54,13 @@ class Forecast:
 
     @property
     def std(self) -> Array:
+        """The standard deviation, of the shape of `mean`."""
         found: Array = np.sqrt(self.var)
         return found
 
     @property
     def median(self) -> Array:
+        """The value below and above which an outcome is equally likely."""
         return self.quantile(0.5)
 
     def quantile(self, q: float | Sequence[float]) -> Array:

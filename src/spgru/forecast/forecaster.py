@@ -275,10 +275,12 @@ class Forecaster:
 
     @property
     def context(self) -> int:
+        """How many values before a forecast the network reads."""
         return self._fitted().context
 
     @property
     def season(self) -> int:
+        """The season in steps that `fit` was given or found; 1 for none."""
         return self._fitted().season
 
     @property

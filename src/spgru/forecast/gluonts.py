@@ -54,10 +54,12 @@ class SpgruForecast(GluontsForecast):
 
     @property
     def mean(self) -> Array:
+        """Of the forecast's distribution, one for each step."""
         return self.forecast.mean
 
     @property
     def mean_ts(self) -> Any:
+        """The mean as a pandas Series with the times ahead."""
         return pandas.Series(self.mean, self.index)
 
     def quantile(self, q: float | str | Quantile) -> Array:
@@ -115,6 +117,7 @@ class SpgruPredictor(Predictor):
                 yield SpgruForecast(found.of(number), start, entry.get("item_id"))
 
     def serialize(self, path: Path) -> None:
+        """Write a folder that `Predictor.deserialize` reads: safetensors and JSON."""
         super().serialize(path)
         self.forecaster.save(path / _FOLDER)
 

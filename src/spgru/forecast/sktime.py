@@ -55,9 +55,10 @@ class SpgruForecaster(BaseForecaster):
 
     Parameters
     ----------
-    context, season, hidden_size, num_layers, cell, mode, positive, calendar, steps, batch_size,
-    lr, patience, loss, kl_weight, calibrate, level, seed, device, progress
+    context, season, hidden_size, num_layers, cell, mode, positive, calendar, steps, batch_size
         as of `spgru.forecast.Forecaster`
+    lr, patience, loss, kl_weight, calibrate, level, seed, device, progress
+        likewise
 
     Attributes
     ----------

@@ -82,6 +82,7 @@ class Affine:
         product: Product | None = None,
         gain: Tensor | None = None,
     ) -> Affine:
+        """From a weight and a bias, certain or random; what `gain` multiplies is W.mean^2."""
         # Not as a default value, where torch.compile of torch 2.11 does not know an object.
         product = MATRIX if product is None else product
         weight, bias = promote(weight, bias)

@@ -65,6 +65,7 @@ class ModelConfig:
 
     @property
     def feeds_back(self) -> bool:
+        """Whether the network reads its own frames."""
         return self.feedback or self.kind == "next_frame"
 
     def _problems(self) -> Iterator[str]:

@@ -38,6 +38,7 @@ def no_rule_for(*functions: Any, remedy: str) -> None:
 
 
 def refuse_writing(argument: str) -> NoReturn:
+    """Raise what torch's arguments that write into a tensor get."""
     raise TypeError(f"Moments are immutable; leave out {argument} and use what is returned")
 
 

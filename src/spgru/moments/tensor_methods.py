@@ -271,12 +271,22 @@ class TensorMethods:
             raise TypeError(f"== of Moments and {type(other).__name__} has no rule; {COMPARISON}")
         return self is other
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __lt__(self, other: Any) -> NoReturn:
         raise TypeError(f"Moments have no order; {COMPARISON}")
 
-    __le__ = __gt__ = __ge__ = __lt__
+    # One by one, not by assignment: type checkers of users may infer the latter differently.
+
+    def __le__(self, other: Any) -> NoReturn:
+        self.__lt__(other)
+
+    def __gt__(self, other: Any) -> NoReturn:
+        self.__lt__(other)
+
+    def __ge__(self, other: Any) -> NoReturn:
+        self.__lt__(other)
 
     # -- mathematics, by the rules of `spgru.functional` ----------------------------------------
 

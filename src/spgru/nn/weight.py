@@ -111,13 +111,16 @@ class Weight(NamedTuple):
 
     @property
     def family(self) -> Family:
+        """That of its layer."""
         return self.layer.family
 
     @property
     def fan_in(self) -> int:
+        """How many inputs an output of it adds up."""
         return self.spec.fan_in
 
     def moments(self) -> Moments:
+        """Mean and variance of every entry."""
         return self.layer.weight_moments(self.spec.name)
 
     def random_moments(self) -> Moments:
@@ -126,6 +129,7 @@ class Weight(NamedTuple):
         return moments if mask is None else moments[mask.bool()]
 
     def set_(self, moments: Moments) -> None:
+        """Give every entry this mean and variance, in place."""
         self.layer.set_weight_(self.spec.name, moments)
 
 

@@ -73,10 +73,12 @@ class StudyConfig:
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
+        """The seeds that were asked for, else those of the scale."""
         return tuple(range(self.scale.seeds)) if self.seeds is None else self.seeds
 
     @property
     def torch_device(self) -> torch.device:
+        """The device of `device`, or the best there is."""
         return choose_device(self.device)
 
     def folder(self, study: str) -> Path:

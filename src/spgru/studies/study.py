@@ -44,6 +44,8 @@ class Conclusion:
 
 
 class WrittenReport(NamedTuple):
+    """Where a study's report is, and what it found, a sentence each."""
+
     path: Path
     findings: list[str]
 

@@ -1,0 +1,55 @@
+"""The code on README and on the pages of the documentation runs, block after block.
+
+A page's blocks share their names. What they take for granted, or would take too long, is in
+comments that readers do not see, `<!-- python, not shown ... -->`, and runs in its place; so do
+assertions about what came out. Blocks of other languages are commands and output.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODE = re.compile(r"```python\n(.*?)```|<!-- python, not shown\n(.*?)-->", re.S)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+NEEDS = {"many-series": "distributed", "onnx": "onnxscript", "training": "lightning"}
+
+
+def test_there_is_code_to_run() -> None:
+    found = {page.name for page in WITH_CODE}
+    assert {"README.md", "index.md", "install.md", "features.md"} <= found
+    guides = {page.name for page in (ROOT / "docs" / "guides").glob("*.md")}
+    assert {"convert.md", "forecast.md", "training.md", "alarm.md"} <= guides & found
+
+
+@pytest.mark.filterwarnings("ignore")  # of packages that guides use: GluonTS, Lightning, ONNX
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if page.stem in NEEDS:
+        pytest.importorskip(NEEDS[page.stem])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    # Not "__main__": what a script guards against its own workers is not run here.
+    names: dict[str, object] = {"__name__": page.stem}
+    text = page.read_text()
+    for found in CODE.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1  # so that errors name the page's line
+        exec(compile("\n" * line + (found[1] or found[2]), str(page), "exec"), names)
+    if "print(spgru.audit(" in text:
+        assert "closed/truth" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    """Python under another name would not run."""
+    languages = set(re.findall(r"^ *```([^\s`{]+)", page.read_text(), flags=re.M))
+    assert not languages & {"py", "python3", "pycon", "ipython", "Python"}, languages
