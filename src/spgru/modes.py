@@ -216,6 +216,21 @@ def enter_gains(gains: Mapping[nn.Module, Mapping[str, Tensor]]) -> Any:
     return _entered(_gains, gains)
 
 
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Block in which no layer records its neurons or hands on its output: a pass beside the one
+    that is looked at."""
+    variables: list[ContextVar[_Stacks]] = [_records, _watched]
+    before = [_now(variable) for variable in variables]
+    for variable in variables:
+        _put(variable, {})
+    try:
+        yield
+    finally:
+        for variable, stacks in zip(variables, before, strict=True):
+            _put(variable, stacks)
+
+
 def enter_watching(lists: Mapping[nn.Module, list[Any]]) -> Any:
     """Block in which layers hand on their outputs; see `watch`."""
     return _entered(_watched, lists)

@@ -15,6 +15,8 @@ from spgru import Moments
 from spgru.calibration.fit import fit_scale
 from spgru.calibration.inputs import find_shape
 from spgru.calibration.truth import Shape, drawn_truths
+from spgru.models import ModelConfig, build
+from spgru.nn.contexts import recording
 from spgru.nn.output_scale import Scale, attach_scale
 
 QUICK: dict[str, Any] = {"draws": 40, "steps": 20, "rate": 0.1, "progress": False}
@@ -382,3 +384,38 @@ def test_keep_mean_needs_a_module_to_run_twice(forecaster: Forecaster) -> None:
     ):
         with pytest.raises(ValueError, match="keep_mean runs a module twice"):
             spgru.calibrate(module, x, keep_mean=True, **more, **QUICK)  # type: ignore[arg-type]
+
+
+def test_a_module_that_keeps_its_mean_is_audited_recorded_and_fitted_to_outcomes(
+    forecaster: Forecaster,
+) -> None:
+    """The second pass is nobody's business."""
+    x = torch.randn(24, 5, 1)
+    spgru.calibrate(forecaster, x, form="gains", keep_mean=True, **QUICK)
+    before = forecaster(x)
+    with recording(forecaster) as records:
+        forecaster(x)
+    steps = [len(found) for found in records.values()]
+    with spgru.uncalibrated(forecaster), recording(forecaster) as plain:
+        forecaster(x)
+    assert steps == [len(found) for found in plain.values()]
+    assert spgru.audit(forecaster, x[:3], draws=10).output is not None
+    y = before.mean + 3 * before.std * torch.randn_like(before.mean)
+    spgru.calibrate(forecaster, x, y, progress=False)
+    after = forecaster(x)
+    assert torch.equal(after.mean, before.mean)
+    assert (after.var / before.var).mean().item() == pytest.approx(9, rel=0.5)
+
+
+def test_keep_mean_is_refused_where_another_module_makes_the_output() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = build(ModelConfig("predictor", height=4, width=4, hidden_size=3))
+
+        def forward(self, x: Tensor) -> Moments:
+            future: Moments = self.model(x)[0]
+            return future
+
+    with pytest.raises(ValueError, match="keep_mean has no place in Wrapper"):
+        spgru.calibrate(Wrapper(), torch.rand(3, 8, 4, 4), keep_mean=True, **QUICK)

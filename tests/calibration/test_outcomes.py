@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import spgru
 from spgru import Moments
-from spgru.calibration.outcomes import Outcomes, conformal_factor
+from spgru.calibration.outcomes import Outcomes, _compose, conformal_factor
+from spgru.nn.output_scale import Scale
 
 
 class Model(nn.Module):
@@ -167,3 +168,22 @@ def test_a_module_of_certain_weights() -> None:
     torch.testing.assert_close(head(x).var, torch.ones_like(x), rtol=error, atol=0)
     with pytest.raises(ValueError, match="holds no random weights"):
         spgru.calibrate(Head(), x, progress=False)
+
+
+@pytest.mark.parametrize("varies", [False, True])
+def test_noise_found_after_a_factor_is_that_of_the_scaled_output(varies: bool) -> None:
+    """a (f v - own) + noise, own as it is after the factor f."""
+    v, own = torch.tensor([3.0, 5.0]), torch.tensor([1.0, 1.0])
+    f, a, b = 4.0, 2.0, 3.0
+    inner = Scale(torch.tensor([f]))
+    if varies:
+        outer = Scale(torch.tensor([a]), noise_factor=torch.tensor(b))
+    else:
+        outer = Scale(torch.tensor([a]), None, f * own, b * f * own)
+    composed = _compose(outer, inner)
+    assert composed is not None
+    if varies:  # as the hook does: own of the module itself
+        composed = composed._replace(own=own, noise=composed.noise_factor * own)
+    assert torch.allclose(composed(v), a * (f * v - f * own) + b * f * own)
+    for unlike in (Scale(torch.ones(2)), Scale(torch.ones(1), power=torch.tensor(0.1))):
+        assert _compose(outer, unlike) is None

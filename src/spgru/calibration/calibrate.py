@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spgru.calibration.forms import FormName, search
 from spgru.calibration.outcomes import find_scale
-from spgru.calibration.problem import pose
+from spgru.calibration.problem import hands_on, pose
 from spgru.calibration.report import CalibrationReport, OutcomeReport
 from spgru.calibration.state import at_rest, uncalibrated
 from spgru.checks import check_choice
@@ -101,6 +101,11 @@ def calibrate(
             raise ValueError("level is about outcomes; pass them as y")
         with at_rest(module, seed) as scale, uncalibrated(module):
             problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, perturb)
+            if keep_mean and not (scale and hands_on(problem.run, scale, problem.parts[1])):
+                raise ValueError(
+                    f"keep_mean has no place in {type(module).__name__}, whose output is not what "
+                    "it is called for, or is that of a model inside; calibrate the model inside"
+                )
             found = search(problem, scale, form, draws, steps, rate, seed, progress)
         found.forms[found.best].apply(module, keep_mean)
         return found.report(keep_mean)

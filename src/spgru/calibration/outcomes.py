@@ -128,7 +128,7 @@ def find_scale(
         output = first_moments(run(*inputs)).to(torch.float64)
     check_outcomes(y, output)
     own = own_variance(problem.module, run, inputs, shape)
-    known = *output, own.found, y.to(output.mean)
+    known = *output, own.found, y.detach().to(output.mean)
     fitted, held = (
         Outcomes(*(part.index_select(shape.batch, index.to(part.device)) for part in known))
         for index in problem.numbers
@@ -176,8 +176,19 @@ def _compose(outer: Scale, inner: Scale | None) -> Scale | None:
         factor = outer.factor
         if inner.factor.numel() > 1 < factor.numel() and factor.shape != inner.factor.shape:
             return None
-        factor = factor * inner.factor
-        return outer._replace(factor=factor, power=inner.power, low=inner.low, high=inner.high)
+        if outer.own is not None or outer.noise_factor is not None:
+            # They were measured after the inner scale, and act before it: a (f v - own) + noise.
+            if inner.factor.numel() > 1 or inner.power is not None:
+                return None
+            f = inner.factor.reshape(())
+            outer = outer._replace(
+                own=None if outer.own is None else outer.own / f,
+                noise_factor=None if outer.noise_factor is None else outer.noise_factor * f,
+            )
+        return outer._replace(
+            factor=factor * inner.factor, power=inner.power, low=inner.low, high=inner.high,
+            plain_mean=inner.plain_mean,
+        )  # fmt: skip
     if outer.factor.numel() > 1:
         return None  # noise has no factor for each step
     if outer.noise is None and outer.noise_factor is None:

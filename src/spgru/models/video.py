@@ -17,7 +17,7 @@ from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
 from spgru.nn.contexts import shared_weights
-from spgru.nn.output_scale import OutputScale, uncalibrated
+from spgru.nn.output_scale import OutputScale, with_plain_mean
 from spgru.objectives import Loss, Objective
 
 __all__ = [
@@ -173,8 +173,7 @@ class VideoModel(nn.Module, ABC):
         pixels: Moments = self.pixel_scale(sigmoid(run(), self.config.rule))
         if not self.pixel_scale.keeps_mean:
             return pixels
-        with uncalibrated(self):
-            return Moments(sigmoid(run(), self.config.rule).mean, pixels.var)
+        return with_plain_mean(self, pixels, lambda: sigmoid(run(), self.config.rule))
 
     def loss(self, frames: Tensor, objective: Objective) -> Loss:
         """The loss to minimise.

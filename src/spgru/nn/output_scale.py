@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -10,14 +10,14 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from spgru.modes import enter_gains, gains_of, watch
+from spgru.modes import enter_gains, gains_of, unobserved, watch
 from spgru.moments import Moments
 from spgru.nn.contexts import at_mean
 from spgru.nn.layer import layers_of
 
 __all__ = [
     "CHILD", "OutputScale", "Scale", "attach_scale", "detach_scale", "first_moments", "scales_of",
-    "uncalibrated",
+    "uncalibrated", "with_plain_mean",
 ]  # fmt: skip
 
 CHILD = "output_scale"
@@ -162,9 +162,8 @@ def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any
             own = first_moments(module.forward(*arguments, **keywords)).var
     scaled = child(first, own)
     if child.keeps_mean:
-        with uncalibrated(module):
-            plain = first_moments(module.forward(*arguments, **keywords))
-        scaled = Moments(plain.mean, scaled.var)
+        # Not the module's call here either.
+        scaled = with_plain_mean(module, scaled, lambda: module.forward(*arguments, **keywords))
     return pytree.tree_map(
         lambda value: scaled if value is first else value, output, is_leaf=_is_moments
     )
@@ -172,6 +171,12 @@ def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any
 
 def scales_of(module: nn.Module) -> list[OutputScale]:
     return [child for child in module.modules() if isinstance(child, OutputScale)]
+
+
+def with_plain_mean(module: nn.Module, scaled: Moments, run: Callable[[], Any]) -> Moments:
+    """The variance of `scaled`, with the mean that `run` gives in the plain closed form."""
+    with unobserved(), uncalibrated(module):
+        return Moments(first_moments(run()).mean, scaled.var)
 
 
 @contextmanager
