@@ -287,3 +287,27 @@ def test_covariates_are_compared_with_those_of_all_fitted_series(
         warnings.simplefilter("always")
         run(tmp_path / "forecaster", tmp_path / "x.parquet", tmp_path / "far")
     assert any("between 0." in str(w.message) for w in caught) == told
+
+
+def test_a_covariate_may_be_named_value_but_not_like_a_column_of_the_series(tmp_path: Path) -> None:
+    frame = table(range(2), start=None, length=60).rename(
+        columns={"item": "unique_id", "time": "ds", "value": "y"}
+    )
+    frame["value"] = np.random.default_rng(0).random(len(frame))
+    parts = dict(list(frame.groupby("unique_id")))
+    forecaster = Forecaster(HORIZON, 20, 7, steps=3, hidden_size=4, mode="direct", device="cpu")
+    forecaster.fit(
+        {name: part["y"].to_numpy()[:-HORIZON] for name, part in parts.items()},
+        {name: part[["value"]].reset_index(drop=True)[:-HORIZON] for name, part in parts.items()},
+    ).save(tmp_path / "forecaster")
+    frame.loc[frame.groupby("unique_id").cumcount(ascending=False) < HORIZON, "y"] = np.nan
+    frame.to_parquet(tmp_path / "x.parquet")
+    run(tmp_path / "forecaster", tmp_path / "x.parquet", tmp_path / "out")
+    future = {n: part[["value"]].reset_index(drop=True)[-HORIZON:] for n, part in parts.items()}
+    expected = forecaster.predict(X=future).to_frame()
+    np.testing.assert_allclose(written(tmp_path / "out")["mean"], expected["mean"], rtol=1e-5)
+    table(range(2), start=None).to_parquet(tmp_path / "y.parquet")
+    with pytest.raises(
+        ValueError, match=r"'value' is a covariate .* rename .* to unique_id, ds, y"
+    ):
+        run(tmp_path / "forecaster", tmp_path / "y.parquet", tmp_path / "out2")
