@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from spgru.compare import tasks
 from spgru.compare.method import Budget
 from spgru.compare.methods import make_methods, seasonal_naive
 from spgru.compare.networks import Ensemble, MonteCarloDropout, PlainDirect
@@ -112,3 +113,21 @@ def test_packaged_series() -> None:
         assert all(np.isfinite(values).all() for values in task.histories)
         shortest = min(len(values) for values in task.histories)
         assert min(len(history) for history, _ in task.windows) >= shortest
+
+
+def test_co2_begins_after_its_last_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a gap would put the season out of phase before it."""
+    rows = []
+    for month in range(12 * 1958 + 2, 12 * 2002):
+        year, within = divmod(month, 12)
+        gap = (year, within + 1) in [(1958, 6), (1964, 2), (1964, 3), (1964, 4)]
+        # Two values in a month; March 1964 has no rows at all.
+        if (year, within + 1) != (1964, 3):
+            for day, offset in (("04", -0.5), ("18", 0.5)):
+                value = "" if gap else str(300 + within + offset)
+                rows.append([f"{year}{within + 1:02d}{day}", value])
+    monkeypatch.setattr(tasks, "_rows", lambda name: rows)
+    (task,) = packaged_tasks(["co2"])
+    values = np.concatenate(task.windows[-1])
+    months = np.arange(12 * 1964 + 4, 12 * 2002)
+    np.testing.assert_allclose(values, 300 + months % 12)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,4 +250,64 @@ def test_covariates_are_columns_and_the_horizon_is_rows(tmp_path: Path) -> None:
     assert list(found["time"]) == list(expected["time"])
     frame.drop(columns="promo").to_parquet(tmp_path / "y.parquet")
     with pytest.raises(ValueError, match="has no column 'promo', a covariate of the forecaster"):
+        run(tmp_path / "forecaster", tmp_path / "y.parquet", tmp_path / "out2")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_covariates_are_compared_with_those_of_all_fitted_series(
+    tmp_path: Path, told: bool
+) -> None:
+    """Of which only one is loaded; files of earlier versions do not tell their range."""
+    frame = table(range(4), start=None, length=60)
+    level = frame["item"].map({f"s{number:03d}": 1000.0 * number for number in range(4)})
+    frame["promo"] = level + np.random.default_rng(0).random(len(frame))
+    parts = dict(list(frame.groupby("item")))
+    forecaster = Forecaster(HORIZON, 20, 7, steps=3, hidden_size=4, mode="direct", device="cpu")
+    forecaster.fit(
+        {name: part["value"].to_numpy() for name, part in parts.items()},
+        {name: part[["promo"]].to_numpy() for name, part in parts.items()},
+    ).save(tmp_path / "forecaster")
+    path = tmp_path / "forecaster" / "forecaster.json"
+    config = json.loads(path.read_text())
+    low, high = config["covariate_range"]
+    assert (low, high) == ([frame["promo"].min()], [frame["promo"].max()])
+    if not told:
+        del config["covariate_range"]
+        path.write_text(json.dumps(config))
+    last = frame.groupby("item").cumcount(ascending=False) < HORIZON
+    frame.loc[last, "value"] = np.nan
+    frame = frame.rename(columns={"promo": "0"})
+    frame.to_parquet(tmp_path / "x.parquet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(tmp_path / "forecaster", tmp_path / "x.parquet", tmp_path / "near")
+    frame["0"] *= 1e3
+    frame.to_parquet(tmp_path / "x.parquet")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(tmp_path / "forecaster", tmp_path / "x.parquet", tmp_path / "far")
+    assert any("between 0." in str(w.message) for w in caught) == told
+
+
+def test_a_covariate_may_be_named_value_but_not_like_a_column_of_the_series(tmp_path: Path) -> None:
+    frame = table(range(2), start=None, length=60).rename(
+        columns={"item": "unique_id", "time": "ds", "value": "y"}
+    )
+    frame["value"] = np.random.default_rng(0).random(len(frame))
+    parts = dict(list(frame.groupby("unique_id")))
+    forecaster = Forecaster(HORIZON, 20, 7, steps=3, hidden_size=4, mode="direct", device="cpu")
+    forecaster.fit(
+        {name: part["y"].to_numpy()[:-HORIZON] for name, part in parts.items()},
+        {name: part[["value"]].reset_index(drop=True)[:-HORIZON] for name, part in parts.items()},
+    ).save(tmp_path / "forecaster")
+    frame.loc[frame.groupby("unique_id").cumcount(ascending=False) < HORIZON, "y"] = np.nan
+    frame.to_parquet(tmp_path / "x.parquet")
+    run(tmp_path / "forecaster", tmp_path / "x.parquet", tmp_path / "out")
+    future = {n: part[["value"]].reset_index(drop=True)[-HORIZON:] for n, part in parts.items()}
+    expected = forecaster.predict(X=future).to_frame()
+    np.testing.assert_allclose(written(tmp_path / "out")["mean"], expected["mean"], rtol=1e-5)
+    table(range(2), start=None).to_parquet(tmp_path / "y.parquet")
+    with pytest.raises(
+        ValueError, match=r"'value' is a covariate .* rename .* to unique_id, ds, y"
+    ):
         run(tmp_path / "forecaster", tmp_path / "y.parquet", tmp_path / "out2")

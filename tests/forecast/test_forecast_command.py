@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spgru.cli import main
+from spgru.forecast.tables import read_column
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("typer")
@@ -78,3 +81,28 @@ def test_files_that_are_no_tables_are_refused(
     ):  # fmt: skip
         assert run(path, *QUICK) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["2020-01-01,5,7"], "row 1 of the table has 3 fields and the header has 2"),
+        (["2020-01-01,5", "", "2020-01-02,5,"], "row 2 of the table has 3 fields"),
+        (["2020-01-01,5", "2020-01-02"], "row 2 of the table has 1 fields"),
+    ],
+)
+def test_rows_with_other_fields_than_the_header_are_refused(rows: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_column(io.StringIO("\n".join(["day,visitors", *rows])), "visitors", "day")
+
+
+def test_quotes_blank_lines_and_compressed_files(tmp_path: Path) -> None:
+    text = '\ufeff"day, UTC",visitors\r\n2020-01-01,5\r\n \r\n"2020-01-02",\r\n2020-01-03,7\r\n'
+    for name, opened in (("a.csv", open), ("a.csv.gz", gzip.open)):
+        with opened(tmp_path / name, "wb") as file:
+            file.write(text.encode())
+        found = read_column(tmp_path / name, "visitors", "day, UTC")
+        np.testing.assert_array_equal(found, [5, np.nan, 7])
+        assert str(found.index[-1].date()) == "2020-01-03"
+    alone = read_column(io.StringIO('y\n1\n""\n3\n'), "y")
+    np.testing.assert_array_equal(alone, [1, np.nan, 3])

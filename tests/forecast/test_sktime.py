@@ -92,6 +92,20 @@ def test_horizons_with_gaps_and_absolute_ones() -> None:
     pandas.testing.assert_series_equal(adapter().fit(y, fh=times).predict(), some, check_freq=False)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [(range(0, 2 * COUNT, 2), "from 0 to 2"), ([*range(50), *range(52, COUNT + 2)], "49 to 52")],
+)
+def test_whole_numbers_that_do_not_rise_by_one_are_refused(numbers: Any, message: str) -> None:
+    y = pandas.Series(wave(), pandas.Index(numbers), name="y")
+    with pytest.raises(ValueError, match=rf"the index of y goes .*{message}; .* must rise by 1"):
+        adapter().fit(y, fh=STEPS)
+    y = series("range")
+    forecaster = adapter().fit(y[:-9], fh=STEPS).update(y[-7:])
+    with pytest.raises(ValueError, match="the index of y goes from 80 to 83"):
+        forecaster.predict()
+
+
 def test_in_sample_is_refused() -> None:
     from sktime.forecasting.base import ForecastingHorizon
 

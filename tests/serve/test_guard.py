@@ -51,6 +51,10 @@ def test_a_body_that_is_too_large(
         (b"\xff", 400),
         (b"[" * 60_000, 400),
         (b'{"noise": NaN}', 400),
+        (rb'{"\ud800": 1}', 400),
+        (b'{"\xed\xa0\x80": 1}', 400),
+        (rb'{"digits": [{"drawing": "\udfff"}]}', 400),
+        (rb'{"\ud83d\ude00": 1}', 422),
         (b"[]", 422),
         (b"null", 422),
         (b"{}", 422),
@@ -114,7 +118,9 @@ def test_a_known_host(client: TestClient, host: str) -> None:
     assert client.get("/api/about", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "]["])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:1", "][", "http://[::1"]
+)
 def test_another_page(client: TestClient, origin: str) -> None:
     answer = client.post("/api/scene", json=SCENE, headers={"Origin": origin})
     assert answer.status_code == 403

@@ -16,6 +16,7 @@ from serve.conftest import MOVER, SCENE
 from spgru.calibration import uncalibrated
 from spgru.data import MovingMNIST
 from spgru.data.mnist import load_mnist
+from spgru.serve import scene as scenes
 from spgru.serve.scene import SAMPLES
 from spgru.training import load_model
 
@@ -152,6 +153,34 @@ def test_bouncing_digits_stay_on_the_canvas(client: TestClient) -> None:
         found = post(client, {**SCENE, "digits": [mover], "boundary": boundary})
         whole = whole or int(pictures(found["seen"])[0].long().sum())
         assert (int(pictures(found["truth"])[-1].long().sum()) == whole) == stays
+
+
+@pytest.mark.parametrize(
+    ("place", "angle", "following"),
+    [
+        ((0, 7), 0, (10, 7)),  # from the left edge to the right
+        ((0, 7), 180, (10, 7)),  # it has just bounced off the left edge
+        ((5, 7), 0, (15, 7)),  # a step before it would have been outside
+        ((36, 7), 180, (25, 7)),
+        ((5, 0), 90, (5, 10)),
+        ((7, 36), 270, (7, 25)),
+        ((20, 13), 0, (30, 13)),
+    ],
+)
+def test_bouncing_digits_start_where_asked(
+    monkeypatch: pytest.MonkeyPatch, place: Any, angle: float, following: Any
+) -> None:
+    found: list[Any] = []
+
+    def render(images: Any, layout: Any) -> Any:
+        found.append(layout.corners)
+        return torch.zeros(20, 1, 64, 64, dtype=torch.uint8)
+
+    monkeypatch.setattr(scenes, "render", render)
+    mover = scenes.Mover(bytes(28 * 28), y=place[1], x=place[0], angle=angle, speed=0.3)
+    scenes.draw(scenes.Scene((mover,), 0.0, 0, "bounce"))
+    assert found[0].shape == (20, 1, 1, 2)
+    assert [tuple(corner[::-1]) for corner in found[0][:2, 0, 0].tolist()] == [place, following]
 
 
 def test_an_animation(client: TestClient) -> None:

@@ -159,3 +159,11 @@ def test_a_bad_table_says_what_to_do(client: TestClient, change: Any, message: s
 def test_a_table_without_columns(client: TestClient, csv: str) -> None:
     answer = client.post("/api/columns", json={"csv": csv})
     assert answer.status_code == 422, answer.text
+
+
+@pytest.mark.parametrize("path", ["/api/columns", "/api/forecast"])
+def test_half_a_character_in_a_table(client: TestClient, path: str) -> None:
+    body = rb'{"csv": "a\n\ud800\n", "column": "a", "horizon": 2}'
+    answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert "half of a surrogate pair" in answer.json()["error"]

@@ -7,6 +7,7 @@ import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -75,12 +76,18 @@ def _el_nino() -> Task:
 
 
 def _co2() -> Task:
-    """Monthly means of carbon dioxide at Mauna Loa, 1958 to 2001."""
-    months: dict[str, list[float]] = {}
+    """Monthly means of carbon dioxide at Mauna Loa, May 1964 to 2001.
+
+    There are months without values before, and a closed gap would shift the season.
+    """
+    months: dict[int, list[float]] = {}
     for date, value in _rows("co2"):
         if value:
-            months.setdefault(date[:6], []).append(float(value))
-    values = np.asarray([float(np.mean(found)) for _, found in sorted(months.items())])
+            months.setdefault(12 * int(date[:4]) + int(date[4:6]), []).append(float(value))
+    known = sorted(months)
+    gaps = [after for before, after in pairwise(known) if after != before + 1]
+    first = gaps[-1] if gaps else known[0]
+    values = np.asarray([float(np.mean(months[month])) for month in known if month >= first])
     return _rolling("co2", [values], 12, 12, "M", 8)
 
 

@@ -30,6 +30,15 @@ class Covariates:
     """likewise, None where all are certain"""
     names: list[str]
     """of the columns"""
+    extent: Array | None = None
+    """(2, F) smallest and largest of all series where only some are here"""
+
+    def range(self) -> Array:
+        """(2, F) smallest and largest of each column."""
+        if self.extent is not None:
+            return self.extent
+        found = np.concatenate(self.mean)
+        return np.stack([found.min(0), found.max(0)])
 
     def variances(self) -> list[Array]:
         return self.var if self.var is not None else [np.zeros_like(part) for part in self.mean]
@@ -101,8 +110,8 @@ def read_covariates(
 
 def warn_if_far(X: Covariates, known: Covariates) -> None:  # noqa: N803
     """Say so if covariates are far from what the network has seen, as those of another unit are."""
-    new, seen = np.concatenate(X.mean), np.concatenate(known.mean)
-    low, high = seen.min(0), seen.max(0)
+    new = np.concatenate(X.mean)
+    low, high = known.range()
     reach = _FAR * (high - low)
     for column, name in enumerate(known.names):
         values = new[:, column]

@@ -53,6 +53,7 @@ def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
         "single": panel.single,
         "times": None if panel.times is None else [_described(times) for times in panel.times],
         "covariates": None if covariates is None else covariates.names,
+        "covariate_range": None if covariates is None else covariates.range().tolist(),
         "features": {
             "mean": state.scaling.mean.tolist(),
             "std": state.scaling.std.tolist(),
@@ -112,9 +113,9 @@ def load(
     covariates = None
     if config["covariates"] is not None:
         variances = [arrays[f"variances.{n}"] for n in numbers] if "variances.0" in arrays else None
-        covariates = Covariates(
-            [arrays[f"covariates.{n}"] for n in numbers], variances, config["covariates"]
-        )
+        means = [arrays[f"covariates.{n}"] for n in numbers]
+        extent = None if most_series is None else _extent(config)
+        covariates = Covariates(means, variances, config["covariates"], extent)
     values = [arrays[f"values.{n}"] for n in numbers]
     times = None
     if config["times"] is not None:
@@ -144,6 +145,14 @@ def _arrays(path: Path, count: int) -> dict[str, Array]:
     with safetensors.safe_open(path, "numpy") as file:
         wanted = [name for name in file.keys() if int(name.split(".")[1]) < count]  # noqa: SIM118
         return {name: file.get_tensor(name) for name in wanted}
+
+
+def _extent(config: dict[str, Any]) -> Array:
+    """Of the covariates of all series; without bounds in files that do not tell."""
+    found = config.get("covariate_range")
+    if found is None:
+        found = [[bound] * len(config["covariates"]) for bound in (-np.inf, np.inf)]
+    return np.asarray(found, np.float64)
 
 
 def _described(times: Times) -> dict[str, Any]:

@@ -140,7 +140,10 @@ def _covariates(forecaster: Forecaster) -> list[str]:
 
 
 def _series(path: str, covariates: Sequence[str]) -> Iterator[tuple[Any, Any]]:
-    """Name and table (value, covariates; indexed by time) of every series of a file, in order."""
+    """Name and table (value, covariates; indexed by time) of every series of a file, in order.
+
+    The value is the first column, whatever its name: a covariate may be named "value".
+    """
     pandas, _, parquet = parquet_modules()
     file = parquet.ParquetFile(path)
     there = file.schema_arrow.names
@@ -153,6 +156,13 @@ def _series(path: str, covariates: Sequence[str]) -> Iterator[tuple[Any, Any]]:
     missing = [name for name in covariates if name not in there]
     if missing:
         raise ValueError(f"{path} has no column {missing[0]!r}, a covariate of the forecaster")
+    twice = [name for name in covariates if name in layout]
+    if twice:
+        raise ValueError(
+            f"{path} holds its series in the columns {', '.join(layout)}, and {twice[0]!r} is a "
+            "covariate of the forecaster, too; rename the columns of the series to "
+            + ", or ".join(", ".join(names) for names in LONG if twice[0] not in names)
+        )
     item, time, value = layout
     seen: set[Any] = set()
     held: list[Any] = []
@@ -162,7 +172,7 @@ def _series(path: str, covariates: Sequence[str]) -> Iterator[tuple[Any, Any]]:
         names = table[item].to_numpy()
         if pandas.isna(names).any():
             raise ValueError(f"{path} has rows without a name in the column {item!r}; remove them")
-        table = table.set_index(time)[[value, *covariates]].rename(columns={value: "value"})
+        table = table.set_index(time)[[value, *covariates]]
         starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1), len(names)]
         for start, stop in pairwise(starts):
             if start == stop:
@@ -223,7 +233,7 @@ def _table(forecaster: Forecaster, chunk: dict[Any, Any], quantiles: Sequence[fl
     horizon, names = forecaster.settings.horizon, _covariates(forecaster)
     rows = forecaster.context + (horizon if names else 0)
     short = {name: _end(table, rows) for name, table in chunk.items()}
-    values = {name: table["value"] for name, table in short.items()}
+    values = {name: table.iloc[:, 0] for name, table in short.items()}
     known = None
     if names:
         for name, future in values.items():

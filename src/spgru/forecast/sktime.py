@@ -197,6 +197,7 @@ class SpgruForecaster(BaseForecaster):
             seen = part[part.index <= self._cutoff[0]]
             if len(seen) == 0:
                 raise ValueError(f"the series {name} has no values until {self._cutoff[0]}")
+            _require_steps_of_one(seen.index, name)
             found |= {(name, column): seen[column] for column in seen.columns}
         return found
 
@@ -278,6 +279,20 @@ def _one_or_all(series: dict[Any, Any], known: dict[Any, Any] | None) -> tuple[A
 def _rows_of(X: Any, y: Any) -> Any:  # noqa: N803
     """sktime allows more rows of X than of y; what comes later is not known for sure yet."""
     return None if X is None else X[X.index.isin(y.index)]
+
+
+def _require_steps_of_one(index: Any, name: tuple[Any, ...]) -> None:
+    """Whole numbers count steps, also in `fh`; another distance would be another time."""
+    if isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex):
+        return
+    other = np.flatnonzero(np.diff(index.to_numpy()) != 1)
+    if len(other):
+        before, after = index[other[0]], index[other[0] + 1]
+        raise ValueError(
+            f"the index of y{f' of the series {name}' if name else ''} goes from {before} to "
+            f"{after}; whole numbers must rise by 1: number the rows with "
+            "reset_index(drop=True), or where rows are missing add them with reindex"
+        )
 
 
 def _steps(fh: Any, index: Any) -> Any:

@@ -15,16 +15,24 @@ _NOTHING = object()
 
 
 def read_json(body: bytes) -> Any:
-    """JSON of RFC 8259: Python alone would take NaN and any depth."""
+    """JSON of RFC 8259: Python alone would take NaN, any depth and halves of surrogate pairs."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no number of JSON")
 
     try:
-        return json.loads(body, parse_constant=refuse)
+        found = json.loads(body, parse_constant=refuse)
+        # No file, log or answer can hold a lone surrogate.
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RefusedError(
+            "the body is not JSON (a text holds half of a surrogate pair); send whole characters",
+            400,
+        ) from error
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RefusedError(f"the body is not JSON ({reason})", 400) from error
+    return found
 
 
 class Fields:

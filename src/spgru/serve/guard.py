@@ -84,7 +84,7 @@ class Guard:
                 400,
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and _authority(origin) != headers.get("host"):
             raise RefusedError("requests of other pages are not answered", 403)
 
 
@@ -93,6 +93,13 @@ def _host_name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def _authority(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def failure(message: str, status: int) -> Response:

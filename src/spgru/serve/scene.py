@@ -102,17 +102,28 @@ def draw(scene: Scene) -> tuple[Tensor, Tensor]:
     images = torch.from_numpy(np.stack([pixels_of(mover) for mover in scene.movers]))
     first = np.array([[mover.y, mover.x] for mover in scene.movers]) / SLACK
     velocity = np.array([mover.speed * np.array(direction(mover.angle)) for mover in scene.movers])
-    # Positions are those one step before the first frame.
     if scene.boundary == "leave":
+        # The position is that one step before the first frame.
         corners = leaving_corners(first - velocity, velocity, FRAMES)
     else:
-        corners = bouncing_corners(np.clip(first - velocity, 0, 1), velocity, FRAMES)
+        corners = _bouncing(np.clip(first, 0, 1), velocity)
     layout = Layout(np.arange(len(scene.movers))[None], corners[:, None])
     frames = unit_interval(render(images, layout), torch.float32)
     seen, after = frames[:HALF].clone(), frames[HALF:, 0]
     if scene.noise:
         seen = add_noise(seen, noise_keys(scene.seed, "test", 0, 1), scene.noise)
     return seen[:, 0], after
+
+
+def _bouncing(first: NDArray[np.float64], velocity: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Pixels (FRAMES, digits, 2) of digits that are at `first`, in [0, 1], in the first frame.
+
+    One that touches an edge there has bounced off it, so that the next step leads away from it.
+    """
+    away = np.where(first <= 0, np.abs(velocity), velocity)
+    away = np.where(first >= 1, -np.abs(velocity), away)
+    corners = (SLACK * first + 1e-9).astype(np.int64)  # whole pixels stay whole
+    return np.concatenate([corners[None], bouncing_corners(first, away, FRAMES - 1)])
 
 
 def pixels_of(mover: Mover) -> NDArray[np.uint8]:
