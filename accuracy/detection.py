@@ -1,11 +1,16 @@
 """Does the predicted variance tell sequences off the trained path from familiar ones?
 
 The controlled study: for each angle, speed and noise the AUROC of a sequence's score against the
-familiar path, for the closed form, the calibrated closed form, and drawn networks. Scores are the
-summed variance of the predicted pixels, and that over their summed brightness: bright digits have
-more variance on any path. Rank correlations are those of the score with the squared error, over
-all sequences. `--set` tries another configuration; choose among them by `--validation`, which
-measures on sequences that are not those of the test.
+familiar path, for the closed form, the calibrated closed form, and drawn networks. Scores are
+
+- variance: summed over the predicted pixels
+- relative: over their summed brightness, since bright digits have more variance on any path
+- expected: over what is familiar at this brightness, which is brightness to the power that fits as
+  many familiar sequences that are not those of the test
+
+Rank correlations are those of the score with the squared error, over all sequences. `--set` tries
+another configuration; choose among them by `--validation`, which measures on sequences that are not
+those of the test.
 
     python accuracy/detection.py --seeds 0 1 2 --device cuda
     python accuracy/detection.py --validation --set objective.beta=0.05 --device cuda
@@ -18,6 +23,8 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +46,7 @@ from spgru.training.config import parse_override
 from spgru.training.evaluation import TEST_SEED
 
 RUN = "controlled_sp_gru"
-FIT_SEED, VALIDATION_SEED = 2024, 771
+FIT_SEED, VALIDATION_SEED, REFERENCE_SEED = 2024, 771, 772
 
 
 class Scores(NamedTuple):
@@ -48,6 +55,8 @@ class Scores(NamedTuple):
     variance: Tensor
     relative: Tensor
     """to predicted brightness"""
+    expected: Tensor
+    """relative to what is familiar at this brightness"""
     error: Tensor
 
 
@@ -60,19 +69,22 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     results = []
-    for seed in arguments.seeds:
-        results.append({"seed": seed, **_measure(_trained(arguments, seed), arguments)})
-        print(f"seed {seed}")
+    command = shlex.join(["python", "accuracy/detection.py", *sys.argv[1:]])
+    for source in arguments.runs or arguments.seeds:
+        model = _trained(arguments, source)
+        results.append({"network": str(source), **_measure(model, arguments)})
+        print(f"network {source}")
         print(_as_table(results[-1]), flush=True)
-        save(
-            arguments.name, shlex.join(["python", "accuracy/detection.py", *sys.argv[1:]]), results
-        )
+        save(arguments.name, command, results, arguments.output)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--scale", choices=list(SCALES), default="paper")
+    parser.add_argument("--runs", nargs="*", default=[], help="trained runs, in place of seeds")
+    parser.add_argument("--fit-sequences", type=int, default=32, help="of the calibration")
+    parser.add_argument("--output", type=Path, default=None, help="in place of that file")
     parser.add_argument("--set", nargs="*", default=[], help="fields of the configuration")
     parser.add_argument("--models", default="outputs/detection", help="where networks are trained")
     parser.add_argument("--device", default="cpu")
@@ -85,7 +97,11 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _trained(arguments: argparse.Namespace, seed: int) -> Any:
+def _trained(arguments: argparse.Namespace, source: int | str) -> Any:
+    """A network by its folder, or trained from this seed."""
+    if isinstance(source, str):
+        return load_model(source).model.to(arguments.device)
+    seed = source
     changes = dict(parse_override(text) for text in arguments.set)
     folder = Path(arguments.models, "-".join([RUN, *arguments.set, str(seed)]))
     config = load_config(
@@ -102,18 +118,15 @@ def _measure(model: Any, arguments: argparse.Namespace) -> dict[str, Any]:
         for deviation in DEVIATIONS
         if deviation == FAMILIAR or not deviation.is_familiar
     }
-    forms: dict[str, dict[str, Scores]] = {}
-    with torch.no_grad():
-        forms["closed"] = {kind: _scores(model.predict(x), y) for kind, (x, y) in sets.items()}
-        if arguments.draws:
-            drawn = {kind: _drawn(model, x, arguments.draws) for kind, (x, _) in sets.items()}
-            forms["drawn"] = {kind: _scores(drawn[kind], y) for kind, (_, y) in sets.items()}
+    known = _familiar(arguments.sequences, REFERENCE_SEED, arguments.device)[:10]
+    forms = {"closed": _all_scores(model.predict, sets, known)}
+    if arguments.draws:
+        forms["drawn"] = _all_scores(partial(_drawn, model, arguments.draws), sets, known)
     if not arguments.plain:
-        data = MovingMNIST.controlled(32, split="train", seed=FIT_SEED, device=arguments.device)
+        count, where = arguments.fit_sequences, arguments.device
+        data = MovingMNIST.controlled(count, split="train", seed=FIT_SEED, device=where)
         spgru.calibrate(model, data.batch(0)[:10], progress=False)
-        with torch.no_grad():
-            found = {kind: _scores(model.predict(x), y) for kind, (x, y) in sets.items()}
-        forms["calibrated"] = found
+        forms["calibrated"] = _all_scores(model.predict, sets, known)
     return {
         "error": {kind: scores.error.mean().item() for kind, scores in forms["closed"].items()},
         "forms": {name: _compare(kinds) for name, kinds in forms.items()},
@@ -123,18 +136,17 @@ def _measure(model: Any, arguments: argparse.Namespace) -> dict[str, Any]:
 def _pair(deviation: Deviation, arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:
     """Frames seen, with noise, and frames to come, without, (10, B, 64, 64) each."""
     seed = VALIDATION_SEED if arguments.validation else TEST_SEED
-
-    def frames(**changed: Any) -> Tensor:
-        data = MovingMNIST.controlled(
-            arguments.sequences, split="test", seed=seed, device=arguments.device, **changed
-        )
-        return data.batch(0)
-
+    frames = partial(_familiar, arguments.sequences, seed, arguments.device)
     changed = {deviation.kind: deviation.value}
     return frames(**changed)[:10], frames(**{} if deviation.kind == "noise" else changed)[10:]
 
 
-def _drawn(model: Any, seen: Tensor, draws: int) -> Moments:
+def _familiar(count: int, seed: int, device: str, **changed: Any) -> Tensor:
+    """Whole sequences of test digits, (20, B, 64, 64)."""
+    return MovingMNIST.controlled(count, split="test", seed=seed, device=device, **changed).batch(0)
+
+
+def _drawn(model: Any, draws: int, seen: Tensor) -> Moments:
     """Mean and variance of pixels over drawn networks."""
     generator = torch.Generator(seen.device).manual_seed(0)
     first = torch.zeros((), dtype=torch.float64, device=seen.device)
@@ -147,17 +159,41 @@ def _drawn(model: Any, seen: Tensor, draws: int) -> Moments:
     return Moments(mean, (second - draws * mean.square()).clamp(min=0) / (draws - 1))
 
 
-def _scores(pixels: Moments, after: Tensor) -> Scores:
-    over = (0, 2, 3)
-    variance, brightness = pixels.var.double().sum(over), pixels.mean.double().sum(over)
-    error = (pixels.mean.double() - after).square().sum(over) / len(after)
-    return Scores(variance.cpu(), (variance / brightness).cpu(), error.cpu())
+@torch.no_grad()
+def _all_scores(
+    predict: Callable[[Tensor], Moments], sets: dict[str, tuple[Tensor, Tensor]], known: Tensor
+) -> dict[str, Scores]:
+    """Of every kind of sequences.
+
+    Args:
+        known: frames of familiar sequences that are not among them
+    """
+    variance, brightness = _sums(predict(known))
+    level = brightness.log() - brightness.log().mean()
+    power = (level * variance.log()).sum() / level.square().sum()
+    found = {}
+    for kind, (seen, after) in sets.items():
+        pixels = predict(seen)
+        variance, brightness = _sums(pixels)
+        error = (pixels.mean.double() - after).square().sum((0, 2, 3)) / len(after)
+        found[kind] = Scores(
+            variance, variance / brightness, variance / brightness**power, error.cpu()
+        )
+    return found
+
+
+def _sums(pixels: Moments) -> tuple[Tensor, Tensor]:
+    """Variance and brightness of every sequence."""
+    variance, brightness = (
+        part.double().sum((0, 2, 3)).cpu() for part in (pixels.var, pixels.mean)
+    )
+    return variance, brightness
 
 
 def _compare(kinds: dict[str, Scores]) -> dict[str, Any]:
     familiar = kinds["familiar"]
     found: dict[str, Any] = {}
-    for score in ("variance", "relative"):
+    for score in ("variance", "relative", "expected"):
         pooled = [
             torch.cat([getattr(k, part) for k in kinds.values()]) for part in (score, "error")
         ]

@@ -180,6 +180,20 @@ def test_a_form_that_is_asked_for(forecaster: Forecaster) -> None:
         spgru.calibrate(forecaster, x, form="other", **QUICK)
 
 
+def test_one_form_by_its_name(forecaster: Forecaster) -> None:
+    """It competes with the plain form alone, and has the numbers that a search of all has."""
+    x = torch.randn(8, 4, 1)
+    scores = spgru.calibrate(forecaster, x, **QUICK).scores
+    name: Any = "gains, one scale"
+    report = spgru.calibrate(forecaster, x, form=name, **QUICK)
+    assert report.scores == {"plain": scores["plain"], name: scores[name]}
+    assert report.chosen == name
+    with pytest.raises(ValueError, match="no place in GRU: a scale takes a module"):
+        spgru.calibrate(forecaster.gru, x, form="one scale", **QUICK)
+    with pytest.raises(ValueError, match="leave it out with y"):
+        spgru.calibrate(forecaster, x, torch.zeros(8, 1), form=name, **QUICK)
+
+
 def test_calibrated_modules_travel(forecaster: Forecaster) -> None:
     x = torch.randn(8, 4, 1)
     report = spgru.calibrate(forecaster, x, **QUICK)

@@ -65,9 +65,10 @@ def calibrate(
         y: what happened, in the shape of the output; NaN where nothing was observed
         level: with `y`, of a central interval that is to hold on the sequences held out (split
             conformal): the variance is scaled once more until it does
-        form: `"gains"` or `"scale"` to try that alone. Gains hold in a stream, step by step, too;
-            a scale of the output is there only where the module is called. With `y`, `"scale"`
-            tries factors on the whole variance alone, so that its parts keep their shares
+        form: `"gains"` or `"scale"` to try that alone, or one form by its name in the report, as
+            `"gains, scale per step"`. Gains hold in a stream, step by step, too; a scale of the
+            output is there only where the module is called. With `y`, `"scale"` tries factors on
+            the whole variance alone, so that its parts keep their shares
         keep_mean: leave the mean of the output as it is. Gains change it, since the mean of an
             activation depends on the variance that comes in; it comes nearer to that of drawn
             networks, and may leave that of the data. With this, a module that got gains runs twice:
@@ -109,6 +110,8 @@ def calibrate(
             found = search(problem, scale, form, draws, steps, rate, seed, progress)
         found.forms[found.best].apply(module, keep_mean)
         return found.report(keep_mean)
+    if form not in ("auto", "gains", "scale"):
+        raise ValueError(f"form={form!r} is one of a fit to drawn networks; leave it out with y")
     if level is not None and not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
     with at_rest(module, seed) as scale:

@@ -23,7 +23,11 @@ __all__ = ["PLAIN", "Form", "FormName", "Found", "search"]
 PLAIN = "plain"
 _WORSE = 1.5
 """Times the best score on sequences that a form may have which is better on copies."""
-FormName = Literal["auto", "gains", "scale"]
+FormName = Literal[
+    "auto", "gains", "scale", "one scale", "scale per step", "scale by level",
+    "gains, one scale", "gains, scale per step", "gains, scale by level",
+]  # fmt: skip
+"""All of them, some of them, or the name of one as it stands in a report."""
 
 
 class Form(NamedTuple):
@@ -105,7 +109,8 @@ def search(
     """
     module, run, parts, shape = problem.module, problem.run, problem.parts, problem.shape
     copied = problem.has_copies
-    steps = 0 if form == "scale" else steps
+    if not form.startswith(("auto", "gains")):
+        steps = 0
     gains: Gains = {}
     with Bar(progress, draws + steps) as bar:
         generator = torch.Generator(device_of(module)).manual_seed(seed)
@@ -132,6 +137,14 @@ def search(
         # Factors must be kept away from the module's own variance, which has to be known for that.
         if scalable and not own.varies:
             forms += _scaled_forms(base, [fitted.output, held.output], shape, own, copied)
+    if form not in ("auto", "gains", "scale"):
+        forms = [plain, *(one for one in forms if one.name == form)]
+        if len(forms) == 1:
+            raise ValueError(
+                f"form={form!r} has no place in {type(module).__name__}: a scale takes a module "
+                "whose output it is, a scale per step one whose output has steps, gains a matrix "
+                'with uncertain inputs; leave it at "auto"'
+            )
     # Off the familiar path a power goes furthest astray, so it comes last.
     forms.sort(key=lambda one: one.scale is not None and one.scale.power is not None)
     scores = {one.name: score(held.output, one.held, shape, copied).item() for one in forms}

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -93,6 +93,13 @@ def calibrate(
     draws: Annotated[int, typer.Option(help="Networks drawn for the truth.", min=2)] = 200,
     steps: Annotated[int, typer.Option(help="Of the fit of gains.", min=1)] = 300,
     seed: Annotated[int, typer.Option(help="Of sequences and draws.")] = 0,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="One form by its name in the report, as 'gains, scale per step'; gains or scale "
+            "for some of them; auto for all: the best on sequences held out is taken."
+        ),
+    ] = "auto",
     keep_mean: Annotated[
         bool,
         typer.Option("--keep-mean", help="Leave the mean as it is; a prediction takes two passes."),
@@ -107,6 +114,7 @@ def calibrate(
     The sequences are of the kind that the network was trained on, of training's digits. What is
     written gives its calibrated variance wherever it is loaded; spgru.uncalibrate takes it out.
     """
+    from spgru.calibration.forms import FormName
     from spgru.training.calibration import calibrate_file
 
     report = calibrate_file(
@@ -116,6 +124,7 @@ def calibrate(
         draws=draws,
         steps=steps,
         seed=seed,
+        form=cast("FormName", form),
         keep_mean=keep_mean,
         directory=mnist,
         device=device,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spgru.calibration import CalibrationReport, calibrate
+from spgru.calibration.forms import FormName
 from spgru.calibration.state import calibration_state
 from spgru.calibration.truth import device_of
 from spgru.models import VideoModel
@@ -28,6 +29,7 @@ def calibrate_file(
     draws: int = 200,
     steps: int = 300,
     seed: int = 0,
+    form: FormName = "auto",
     keep_mean: bool = False,
     directory: str | Path | None = None,
     device: str = "auto",
@@ -41,7 +43,7 @@ def calibrate_file(
         sequences: of the kind that the network was trained on, drawn anew
         draws: networks drawn for the truth
         steps: of the fit of gains
-        keep_mean: see `spgru.calibrate`
+        form, keep_mean: see `spgru.calibrate`
         directory: folder with your own MNIST files; None for those of the training
     """
     check_export(path, overwrite)  # before minutes are spent
@@ -52,7 +54,7 @@ def calibrate_file(
     model = loaded.model.to(where)
     report = calibrate_as_trained(
         model, config, sequences=sequences, draws=draws, steps=steps, seed=seed,
-        keep_mean=keep_mean, progress=progress,
+        form=form, keep_mean=keep_mean, progress=progress,
     )  # fmt: skip
     export(source, path, precision, overwrite, calibration_state(model))
     return report
@@ -66,6 +68,7 @@ def calibrate_as_trained(
     draws: int,
     steps: int,
     seed: int = 0,
+    form: FormName = "auto",
     keep_mean: bool = False,
     progress: bool = True,
 ) -> CalibrationReport:
@@ -74,13 +77,14 @@ def calibrate_as_trained(
     Args:
         config: of the data of its training
         sequences: how many, drawn anew
-        draws, steps, keep_mean: of `spgru.calibrate`
+        draws, steps, form, keep_mean: of `spgru.calibrate`
     """
     where = device_of(model)
     data = make_data(config, sequences, split="train", seed=seed + _FAR, device=where)
     seen = next(data).chunk(2)[0]
     report = calibrate(
-        model, seen, draws=draws, steps=steps, seed=seed, keep_mean=keep_mean, progress=progress
-    )
+        model, seen, form=form, draws=draws, steps=steps, seed=seed, keep_mean=keep_mean,
+        progress=progress,
+    )  # fmt: skip
     assert isinstance(report, CalibrationReport)
     return report
