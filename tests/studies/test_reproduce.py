@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,33 @@ def test_one_network_of_a_study(
     ((path, _),) = rewrite_reports([name], settings)
     assert path == report
     assert report.read_text() == text
+
+
+def test_networks_measured_one_at_a_time_share_a_report(tiny, monkeypatch: Any) -> None:
+    monkeypatch.setenv("SPGRU_COMMIT", "abc123")
+    runs = ("two_digits", "two_digits_autoencoder")
+    alone = {name: run("two-digits", tiny(seeds=(0,), only=(name,))).parent for name in runs}
+    settings = tiny(seeds=(0,), only=runs)
+    ((path, findings),) = rewrite_reports(["two-digits"], settings)
+    assert path.parent.name == "two-digits-small-two_digits-two_digits_autoencoder"
+    document, parts = read_results(path.parent), [read_results(alone[name]) for name in runs]
+    for name, rows in document["results"].items():
+        assert rows == [row for part in parts for row in part["results"][name]]
+    assert list(document["configs"]) == [f"{name}-0" for name in runs]
+    text = path.read_text()
+    table = [line for line in text.splitlines() if "(here, " in line and line[0] == "|"]
+    assert [line.split(" | ")[0] for line in table] == [
+        "| **SP-GRU (here, prediction)**",
+        "| **SP-GRU autoencoder (here, reconstruction)**",
+    ]
+    assert any("calibrated variance grows" in sentence for sentence in findings)
+    linked = re.findall(r"\]\(([^)]+)\)", text)
+    assert all((path.parent / target).exists() for target in linked)
+    assert "two_digits_autoencoder: commit | abc123" in text
+    with pytest.raises(ConfigError, match=r"two_digits_conv was not measured.*--only two_digits_c"):
+        rewrite_reports(["two-digits"], tiny(only=("two_digits", "two_digits_conv")))
+    with pytest.raises(ConfigError, match="controlled compares its networks"):
+        rewrite_reports(["controlled"], tiny(only=("controlled_sp_gru", "controlled_mc_lstm")))
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,12 @@ def reproduce(
     ] = None,
     max_seconds: MaxSeconds = None,
     report: Annotated[
-        bool, typer.Option("--report", help="Only write the report again, from results.json.")
+        bool,
+        typer.Option(
+            "--report",
+            help="Only write the report again, from results.json; with several --only that were "
+            "measured one at a time, one report of them all.",
+        ),
     ] = False,
     show: Annotated[Show, typer.Option(help="How to report progress.")] = Show.auto,
 ) -> None:

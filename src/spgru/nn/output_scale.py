@@ -99,9 +99,11 @@ class OutputScale(nn.Module):
     @property
     def scale(self) -> Scale | None:
         """What calibration found, None before."""
-        if gains_of(self) is not None or self.factor is None:
+        # Not by attribute: a small network on a GPU waits for every microsecond of the host.
+        buffers = self._buffers
+        if buffers["factor"] is None or gains_of(self) is not None:
             return None
-        return Scale(*(getattr(self, name) for name in Scale._fields))
+        return Scale(*(buffers[name] for name in Scale._fields))  # type: ignore[arg-type]
 
     @property
     def keeps_mean(self) -> bool:

@@ -234,6 +234,6 @@ STUDY = Study(
     measure=_measure,
     draw=_draw,
     conclude=_conclude,
-    divisible=True,
+    labels=PREDICTORS,
     calibrates=True,
 )

@@ -66,20 +66,40 @@ def video_table(ours: list[VideoScore], marked: bool = True) -> str:
     """
     rows = []
     for entry in sorted([*VIDEO, *ours], key=lambda entry: -entry.squared_error):
-        name = f"**{entry.name}**" if marked and entry in ours else entry.name
+        name = _shown(entry.name, marked and entry in ours)
         shown = (f"{entry.squared_error:.2f}", f"{entry.absolute_error:.2f}")
         rows.append([name, f"{entry.weights:.1f} M", *shown, f"{entry.similarity:.3f}"])
     header = ["model", "weights", "squared error", "absolute error", "structural similarity"]
     return table(header, rows)
 
 
-def nats_table(ours: Mapping[str, float], marked: bool = True) -> str:
-    """Likewise of nats per frame, the fewest first, with the limits."""
+def nats_table(
+    ours: Mapping[str, float], reconstructed: Mapping[str, float] | None = None, marked: bool = True
+) -> str:
+    """Likewise of nats per frame, the fewest first, with the limits.
+
+    Args:
+        ours: of predictions, by name
+        reconstructed: of frames that were seen, in a column of their own, below the predictions;
+            None for no such column
+    """
     entries: list[tuple[str, str, float]] = [(name, "published", v) for name, v in NATS.items()]
     entries += [(name, "limit", value) for name, value in LIMITS.items()]
-    entries += [(f"**{name}**" if marked else name, "here", v) for name, v in ours.items()]
+    entries += [(_shown(name, marked), "here", v) for name, v in ours.items()]
     rows = [[name, what, number(nats, 4)] for name, what, nats in sorted(entries, key=_nats)]
-    return table(["model", "", "nats per frame"], rows)
+    header = ["model", "", "nats per frame"]
+    if reconstructed:
+        header = ["model", "", "prediction, nats per frame", "reconstruction"]
+        rows = [[*row, "-"] for row in rows]
+        rows += [
+            [_shown(name, marked), "here", "-", number(nats, 4)]
+            for name, nats in reconstructed.items()
+        ]
+    return table(header, rows)
+
+
+def _shown(name: str, marked: bool) -> str:
+    return f"**{name}**" if marked else name
 
 
 def _nats(entry: tuple[str, str, float]) -> float:

@@ -14,9 +14,11 @@ from spgru.runtime.errors import ConfigError
 from spgru.runtime.lock import locked
 from spgru.runtime.provenance import provenance
 from spgru.studies import controlled, deep_markov, maps, out_of_domain, speed, two_digits
+from spgru.studies.joined import join_parts
 from spgru.studies.networks import Networks, Stopped, train_all
 from spgru.studies.runs import Member, StudyConfig
 from spgru.studies.study import (
+    RESULTS,
     Study,
     WrittenReport,
     read_results,
@@ -139,7 +141,7 @@ def _check_part(study: Study, config: StudyConfig) -> None:
     for run in config.only:
         if run not in runs:
             raise ConfigError(f"{study.name} has no network {run}; it has {', '.join(runs)}")
-    if config.only and not study.divisible and set(config.only) != set(runs):
+    if config.only and study.labels is None and set(config.only) != set(runs):
         raise ConfigError(
             f"{study.name} compares its networks with each other and needs all of them, "
             f"{', '.join(runs)}; leave out --only"
@@ -149,9 +151,14 @@ def _check_part(study: Study, config: StudyConfig) -> None:
 def rewrite_reports(names: Sequence[str], config: StudyConfig) -> list[WrittenReport]:
     """Write tables, figures and reports again from each results.json; nothing is measured.
 
-    Pictures of predictions stay as they are.
+    Pictures of predictions stay as they are. Several runs of `config.only` that were measured one
+    at a time are joined.
     """
     for name in names:
-        read_results(config.folder(name))
+        folder = config.folder(name)
+        if len(set(config.only)) > 1 and not (folder / RESULTS).is_file():
+            with locked(config.output):
+                join_parts(STUDIES[name], config)
+        read_results(folder)
     with locked(config.output):
         return [write_report(STUDIES[name], config.folder(name)) for name in names]

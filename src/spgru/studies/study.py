@@ -17,11 +17,13 @@ from spgru.studies.runs import Member, StudyConfig
 from spgru.studies.training_log import LOGS, PLOT, draw_logs, keep_logs
 
 __all__ = [
-    "RESULTS", "Conclusion", "Study", "Tables", "WrittenReport", "read_results", "write_report",
-    "write_results",
+    "ORIGIN", "RESULTS", "Conclusion", "Study", "Tables", "WrittenReport", "read_results",
+    "write_json", "write_report", "write_results",
 ]  # fmt: skip
 
 RESULTS = "results.json"
+ORIGIN = ("command", "hardware", "python", "torch", "commit", "started", "seconds")
+"""What is kept of how numbers were measured."""
 
 Tables = dict[str, list[Row]]
 """All numbers of a study, as tables by name."""
@@ -64,8 +66,9 @@ class Study:
     """figures that need the numbers alone"""
     conclude: Callable[[Tables], Conclusion]
     """what was found, from the numbers alone"""
-    divisible: bool = False
-    """whether some of its networks make a report; otherwise it compares them with each other"""
+    labels: Mapping[str, str] | None = None
+    """what its tables call the networks, by run, if some of them make a report; None for a study
+    that compares them with each other"""
     calibrates: bool = False
     """whether it measures the variance after calibration too; otherwise the plain one alone"""
 
@@ -80,7 +83,7 @@ def write_results(
     configs = {member.name: networks.used_config(member) for member in members}
     for name, content in configs.items():
         # JSON is YAML: `spgru train` takes these files.
-        _write_json(folder / "configs" / f"{name}.json", content)
+        write_json(folder / "configs" / f"{name}.json", content)
     trained = {member.name: networks.origin(member) for member in members}
     if study.calibrates:
         for member in members:
@@ -94,10 +97,11 @@ def write_results(
         "configs": configs,
         "results": _without_nan(tables),
     }
-    _write_json(folder / RESULTS, document)
+    write_json(folder / RESULTS, document)
 
 
-def _write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """With the folder it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
@@ -137,7 +141,9 @@ def write_report(study: Study, folder: Path) -> WrittenReport:
     document = read_results(folder)
     tables: Tables = document["results"]
     for name, rows in tables.items():
-        text = to_csv(rows, list(rows[0])) if rows else ""
+        # Rows that were measured at different times may have different columns.
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        text = to_csv(rows, columns) if rows else ""
         write_whole(folder / f"{name}.csv", text.encode())
     study.draw(tables, folder)
     conclusion = study.conclude(tables)
@@ -158,8 +164,14 @@ def write_report(study: Study, folder: Path) -> WrittenReport:
 
 
 def _origin(document: Mapping[str, Any]) -> str:
-    wanted = ("command", "hardware", "python", "torch", "commit", "started", "seconds")
-    rows = [[name, document[name]] for name in wanted if name in document]
+    # Networks that were measured one at a time have an origin each.
+    parts: Mapping[str, Mapping[str, Any]] = document.get("parts", {"": document})
+    rows = [
+        [f"{run}: {name}" if run else name, part[name]]
+        for run, part in parts.items()
+        for name in ORIGIN
+        if name in part
+    ]
     rows.append(["seeds", ", ".join(map(str, document["seeds"]))])
     scale = dict(document["scale"])
     rows.append(["scale", scale.pop("name")])

@@ -200,6 +200,6 @@ STUDY = Study(
     measure=_measure,
     draw=draw,
     conclude=conclude,
-    divisible=True,
+    labels=MODELS,
     calibrates=True,
 )

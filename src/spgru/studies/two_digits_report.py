@@ -123,23 +123,24 @@ def _calibrated(row: Row, frames: list[Row]) -> str:
 
 def conclude(results: Tables) -> Conclusion:
     scores = results["scores"]
-    ours: dict[str, float] = {}
+    ours: dict[str, dict[str, float]] = {"prediction": {}, "reconstruction": {}}
     lines = []
     for row in scores:
         who = f"{row['model']} (here, {row['task']})"
+        ours[row["task"]][who] = row["nats"]
         if row["task"] == "prediction":
-            ours[who] = row["nats"]
             lines.append(
                 f"{who}: {_with_error(row, 'nats')} nats per frame on {row['sequences']} sequences;"
                 f" at or below the paper's {PAPER}: {yes_no(row['nats'] <= PAPER)}."
             )
         else:
             lines.append(f"{who}: {_with_error(row, 'nats')} nats per frame.")
-    for name, values in _curves(results["by_distance"], "variance").items():
-        lines.append(
-            f"{name}: variance grows with every frame of distance in time: "
-            f"{yes_no(rises(values))}; last over first {number(growth(values))}."
-        )
+    for column, what in (("variance", "variance"), ("calibrated", "calibrated variance")):
+        for name, values in _curves(results["by_distance"], column).items():
+            lines.append(
+                f"{name}: {what} grows with every frame of distance in time: "
+                f"{yes_no(rises(values))}; last over first {number(growth(values))}."
+            )
     truth = _curves(results["audit_by_distance"], "true")
     for row in results["audit"]:
         lines.append(
@@ -172,7 +173,7 @@ def conclude(results: Tables) -> Conclusion:
         ),
         findings=lines,
         sections=[
-            nats_table(ours),
+            nats_table(ours["prediction"], ours["reconstruction"]),
             *_beside_video(scores),
             "Standard errors are over the sequences. Spearman's is the rank correlation of "
             "predicted variance and squared error over the sequences.",
@@ -183,7 +184,7 @@ def conclude(results: Tables) -> Conclusion:
             + (f" {EXPLANATION}" if is_calibrated else ""),
             table(
                 [name.replace("_", " ") for name in audited],
-                [[row[name] for name in audited] for row in frames],
+                [[row.get(name) for name in audited] for row in frames],
             ),
             figure("by_distance.png", "Variance and squared error by distance in time"),
             *pictures,
