@@ -32,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say plainly why the page was not tried in a browser: reasons of skips are not shown else."""
+    reasons = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])}
+    for reason in sorted(reason for reason in reasons if "no browser" in reason):
+        terminalreporter.write_line(f"The page of `spgru serve` was not tested: {reason}")
+
+
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))

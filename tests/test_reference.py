@@ -90,12 +90,24 @@ def test_public_names_have_docstrings() -> None:
 
 def test_public_names_are_in_the_reference() -> None:
     shown: list[Any] = []
+    described: set[str] = set()
     for page in REFERENCE.glob("*.md"):
-        for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)", page.read_text(), flags=re.M):
+        text = page.read_text()
+        data = re.findall(r"^\.\. py:data:: (\S+)\n   :module: (\S+)$", text, flags=re.M)
+        described |= {f"{module}.{name}" for name, module in data}
+        for kind, name in re.findall(r"^\.\. auto(\w+):: (\S+)", text, flags=re.M):
             thing = resolve(name)
             shown.append(thing)
-            if kind == "module":  # autodoc shows what its __all__ has
-                shown += [getattr(thing, each) for each in thing.__all__]
+            if kind == "module":  # autodoc shows what its __all__ has, if it has a docstring
+                all_of_it = [getattr(thing, each) for each in thing.__all__]
+                shown += [each for each in all_of_it if has_own_docstring(each)]
     known = {id(thing) for thing in shown}
-    missing = [name for name, thing in public_names() if id(thing) not in known]
+    missing = [
+        name for name, thing in public_names() if id(thing) not in known and name not in described
+    ]
     assert not missing, f"add these to a page of docs/api: {missing}"
+
+
+def has_own_docstring(thing: Any) -> bool:
+    """Not numbers, tuples, dicts and aliases of types: theirs is that of their class."""
+    return inspect.isclass(thing) or inspect.isroutine(thing)
