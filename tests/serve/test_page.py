@@ -168,9 +168,40 @@ def test_another_network_waits_to_be_asked(open_page: Any, picture: Any) -> None
     expect(page.locator("#slow-text")).to_have_text("Computing …")
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("button", name="Compute")).to_be_visible()
+    expect(page.locator("#slow-text")).to_contain_text("Set the sequence, then compute it")
     page.get_by_label("Model").select_option("one-digit")
     settle(page)
     expect(page.locator("#verdict")).to_contain_text("Inside the range")
+
+
+def test_a_slow_prediction_is_of_the_sequence_as_it_is_set(open_page: Any, picture: Any) -> None:
+    """A change while it computes: the old computation is of no use, and the button starts one."""
+    page = open_page()
+    page.get_by_label("Model").select_option("two-digits-conv")
+    text, button = page.locator("#slow-text"), page.locator("#compute")
+    angle = page.get_by_label("Angle").first
+    button.click()
+    expect(text).to_have_text("Computing …")
+    angle.fill("77")
+    expect(text).to_contain_text("Set the sequence, then compute it")
+    expect(button).to_have_text("Compute")
+
+    def is_asked(request: Any) -> bool:
+        return "two-digits-conv" in (request.post_data or "")
+
+    with page.expect_request(is_asked) as asked:
+        button.click()
+    assert asked.value.post_data_json["digits"][0]["angle"] == 77
+    expect(text).to_have_text("This is the prediction for the sequence as it is set.")
+    height(page, "two-digits-conv")
+    expect(page.locator("#verdict")).to_contain_text("the range of training")
+    expect(page.locator("#moving-error")).to_be_hidden()
+    picture(page, "slow-network-done")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Animation (GIF)").click()
+        expect(page.locator("#save-gif")).to_have_text("Computing …")
+    assert Path(waiting.value.path()).read_bytes().startswith(b"GIF8")
+    expect(page.locator("#save-gif")).to_have_text("Animation (GIF)")
 
 
 def test_play_pause_and_scrub(open_page: Any) -> None:
@@ -180,7 +211,7 @@ def test_play_pause_and_scrub(open_page: Any) -> None:
     expect(page.locator("#scrub-text")).to_have_text("frame 3, input")
     expect(page.locator("#caption-there")).to_have_text("Input")
     page.get_by_role("button", name="Play").click()
-    expect(page.locator("#scrub-text")).to_have_text("frame 5, input")
+    expect(page.locator("#scrub-text")).not_to_have_text("frame 3, input")
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_role("button", name="Play")).to_be_visible()
 
@@ -212,13 +243,22 @@ def test_good_and_bad_uploads(open_page: Any, picture: Any, tmp_path: Path) -> N
     slide(page, "Sequence", 2)
     assert height(page) != first
     picture(page, "upload")
-    page.get_by_role("button", name="Back to the digits").click()
-    settle(page)
-    expect(page.locator("#upload-state")).to_be_hidden()
 
+    # After a file that is refused, the good one is there as it was.
     np.save(tmp_path / "wrong.npy", np.zeros((10, 32, 32), np.uint8))
     page.get_by_label("Choose a .npy file").set_input_files(tmp_path / "wrong.npy")
     error = page.locator("#moving-error")
+    expect(error).to_contain_text("wrong.npy: The array has shape (10, 1, 32, 32); save uint8")
+    expect(page.get_by_label("Sequence", exact=True)).to_have_value("2")
+    expect(page.locator("#upload-name")).to_have_text("mine.npy: 3 sequences")
+    slide(page, "Sequence", 0)
+    expect(error).to_be_hidden()
+    assert height(page) == first
+
+    page.get_by_role("button", name="Back to the digits").click()
+    settle(page)
+    expect(page.locator("#upload-state")).to_be_hidden()
+    page.get_by_label("Choose a .npy file").set_input_files(tmp_path / "wrong.npy")
     expect(error).to_contain_text("shape (10, 1, 32, 32); save uint8")
     picture(page, "upload-refused")
     (tmp_path / "large.npy").write_bytes(bytes(9_000_000))

@@ -21,7 +21,7 @@ const byId = (id) => document.getElementById(id);
 const PREVIEW = "one-digit"; // shows the pictures of a sequence whose own network is slow
 const FAMILIAR_SPEED = { leave: 0.05, bounce: 0.1 };
 const SLOW = {
-  changed: "This network takes some ten seconds a sequence on two cores, so it does not follow the sliders. Set the sequence, then compute it.",
+  changed: "This network takes seconds for a sequence, so it does not follow the sliders. Set the sequence, then compute it.",
   computing: "Computing …",
   done: "This is the prediction for the sequence as it is set.",
 };
@@ -48,22 +48,34 @@ export function startMoving(about) {
 
   // True if the task succeeded.
   async function guarded(task) {
+    const file = upload.file;
     try {
       await task();
       hideError("moving-error");
       return true;
     } catch (error) {
-      if (error instanceof Cancelled) return false;
-      showError("moving-error", error.message);
+      if (error instanceof Cancelled || error.name === "AbortError") return false;
       // A file that cannot be read is not sent again with every move of a slider.
-      if (upload.file && !ours?.uploaded) upload.forget();
+      const name = upload.refuse(file) ? `${file.name}: ` : "";
+      showError("moving-error", name + error.message);
       return false;
     }
   }
-  const askOurs = newestOnly(() => guarded(async () => { ours = await clipOf(state.network); show(); }));
+  // An answer that arrives after another network was chosen is not shown.
+  const askOurs = newestOnly(() => guarded(async () => {
+    const name = state.network;
+    if (network().slow) return;
+    const found = await clipOf(name);
+    if (name !== state.network) return;
+    ours = found;
+    show();
+  }));
   const askTheirs = newestOnly(() => guarded(async () => {
-    if (!beside()) return;
-    theirs = await clipOf(beside());
+    const name = beside();
+    if (!name) return;
+    const found = await clipOf(name);
+    if (name !== beside()) return;
+    theirs = found;
     show();
   }));
   const askPreview = newestOnly(() => guarded(async () => showSequence(await clipOf(PREVIEW))));
@@ -71,6 +83,7 @@ export function startMoving(about) {
   function change() {
     stage.show();
     byId("moving").setAttribute("aria-busy", "true");
+    stopComputing(); // it would be the prediction of another sequence
     if (network().slow) showSlow("changed");
     const change = ++changes;
     const asked = network().slow ? [askPreview()] : [askOurs(), askTheirs()];
@@ -79,12 +92,20 @@ export function startMoving(about) {
     });
   }
   async function compute() {
-    if (computing) return computing.abort();
-    computing = new AbortController();
+    if (computing) {
+      stopComputing();
+      return showSlow("changed");
+    }
+    const mine = computing = new AbortController();
     showSlow("computing");
-    const done = await guarded(async () => { ours = await clipOf(state.network, computing.signal); show(); });
+    const done = await guarded(async () => { ours = await clipOf(state.network, mine.signal); show(); });
+    if (computing !== mine) return; // stopped; whoever did so has said why
     computing = null;
-    if (network().slow) showSlow(done ? "done" : "changed");
+    showSlow(done ? "done" : "changed");
+  }
+  function stopComputing() {
+    computing?.abort();
+    computing = null;
   }
 
   // -- showing --------------------------------------------------------------------------------
@@ -107,8 +128,8 @@ export function startMoving(about) {
     player.redraw();
   }
   function showSequence(clip) {
-    upload.show(clip.sequences);
-    if (!upload.file) stage.showFrame(clip.seen);
+    upload.accept(clip);
+    if (!clip.file) stage.showFrame(clip.seen);
     clip.images.forEach((bytes, k) => cards[k]?.showImage(bytes));
   }
   function showSlow(phase) {
@@ -141,7 +162,6 @@ export function startMoving(about) {
     rebuild();
   }
   function chooseNetwork(name) {
-    computing?.abort();
     [state.network, ours, theirs] = [name, null, null];
     byId("network-help").textContent = `Trained on ${network().trained_on}.`;
     byId("beside-controls").hidden = !network().beside;
@@ -175,13 +195,21 @@ export function startMoving(about) {
 
   // -- taking away ----------------------------------------------------------------------------
 
-  const save = (form) => guarded(async () => {
-    const names = [state.network, ...(beside() ? [beside()] : [])];
-    const answer = await askFor(names, form, state, network().boundary, upload);
-    saveBlob(await answer.blob(), `spgru.${form}`);
-  });
-  byId("save-gif").addEventListener("click", () => save("gif"));
-  byId("save-npz").addEventListener("click", () => save("npz"));
+  // The server computes what is saved once more: the button says so, and does nothing meanwhile.
+  async function save(button, form) {
+    if (button.ariaBusy === "true") return;
+    const text = button.textContent;
+    [button.ariaBusy, button.textContent] = ["true", "Computing …"];
+    await guarded(async () => {
+      const names = [state.network, ...(beside() ? [beside()] : [])];
+      const answer = await askFor(names, form, state, network().boundary, upload);
+      saveBlob(await answer.blob(), `spgru.${form}`);
+    });
+    [button.ariaBusy, button.textContent] = ["false", text];
+  }
+  for (const form of ["gif", "npz"]) {
+    byId(`save-${form}`).addEventListener("click", (event) => save(event.currentTarget, form));
+  }
   byId("save-csv").addEventListener("click", () => {
     if (!ours) return;
     const shown = [...ours.predictions, ...(beside() && theirs ? theirs.predictions : [])];
