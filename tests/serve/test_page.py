@@ -278,6 +278,21 @@ def test_a_forecast_of_a_table(open_page: Any, picture: Any, tmp_path: Path) -> 
     expect(page.locator("#forecast-error")).to_contain_text("No column holds numbers only")
     picture(page, "forecast-refused")
 
+    page.get_by_label("Paste CSV with a header").fill("a;b\n1;2\n")
+    page.get_by_label("Paste CSV with a header").blur()
+    expect(page.locator("#forecast-error")).to_contain_text("separated by semicolons")
+    years = "\n".join(f"{1900 + k},{k % 7}" for k in range(60))
+    page.get_by_label("Paste CSV with a header").fill(f"year,level\n{years}\n")
+    page.get_by_label("Paste CSV with a header").blur()
+    expect(page.locator("#time")).to_have_value("year")
+    expect(page.locator("#column")).to_have_value("level")
+    # A click that ends an edit counts, and is for the table as edited.
+    page.get_by_label("Paste CSV with a header").fill(f"year,level\n{years}\n1960,\n")
+    with page.expect_request("**/api/forecast") as asked:
+        page.get_by_role("button", name="Forecast", exact=True).click()
+    assert asked.value.post_data_json["csv"].endswith("1960,\n")
+    page.get_by_role("button", name="Cancel").click()
+
     steps = np.arange(150)
     values = 50 + 10 * np.sin(steps * 2 * np.pi / 7) + np.random.default_rng(0).normal(size=150)
     days = np.datetime64("2026-01-01") + steps
@@ -290,6 +305,7 @@ def test_a_forecast_of_a_table(open_page: Any, picture: Any, tmp_path: Path) -> 
     page.get_by_role("button", name="Forecast", exact=True).click()
     expect(page.locator("#forecast-chart .median")).to_be_visible(timeout=4 * SECONDS)
     expect(page.locator("#forecast-title")).to_have_text("visitors: the next 14 steps")
+    expect(page.locator("#forecast-chart .label")).to_have_text(["time", "visitors"])
     expect(page.locator("#parts-text")).to_contain_text(re.compile(r"noise [\d.]+ %"))
     page.locator("#forecast-chart").focus()
     page.keyboard.press("ArrowRight")
