@@ -20,7 +20,7 @@ from spgru.serve.answers import MEDIA_TYPES
 from spgru.serve.errors import RefusedError
 from spgru.serve.fields import Fields, read_json
 from spgru.serve.files import page_routes
-from spgru.serve.guard import Guard, failure, read_body
+from spgru.serve.guard import Guard, Uploads, failure
 from spgru.serve.limits import Limits
 from spgru.serve.networks import NETWORKS, describe
 from spgru.serve.openapi import description
@@ -64,6 +64,7 @@ def make_app(
 class _Server:
     def __init__(self, limits: Limits, ready: Callable[[], None]) -> None:
         self.limits, self.ready = limits, ready
+        self.uploads = Uploads(limits.uploads, limits.scene_bytes, limits.upload_seconds)
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
@@ -173,7 +174,7 @@ class _Server:
         return await self._body(request, "application/json", 2 * self.limits.table_bytes)
 
     async def _body(self, request: Request, media_type: str, limit: int) -> bytes:
-        body = await read_body(request, limit, self.limits.upload_seconds)
+        body = await self.uploads.read(request, limit)
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if given != media_type:
             raise RefusedError(

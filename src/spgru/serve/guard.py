@@ -14,13 +14,13 @@ from starlette.responses import JSONResponse, Response
 
 from spgru.serve.errors import RefusedError
 
-__all__ = ["Guard", "failure", "read_body"]
+__all__ = ["SECURITY_HEADERS", "Guard", "Uploads", "failure"]
 
 _log = logging.getLogger("spgru.serve")
 _DRAINED = 64_000_000
-"""Bytes of a body that is too large which are read and thrown away, so that its sender gets to read
+"""Bytes of a body that is refused which are read and thrown away, so that its sender gets to read
 the answer; whoever sends more is cut off."""
-_HEADERS = {
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -57,7 +57,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
@@ -104,32 +104,57 @@ def _authority(origin: str) -> str | None:
 
 def failure(message: str, status: int) -> Response:
     """An error as JSON."""
-    headers = {"Retry-After": "1"} if status == 429 else None
-    return JSONResponse({"error": message}, status, headers)
+    again = {"Retry-After": "1"} if status in (429, 503) else {}
+    return JSONResponse({"error": message}, status, SECURITY_HEADERS | again)
 
 
-async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """The body, whether its size is announced or it comes in pieces.
+class Uploads:
+    """Bodies of requests, of which only so many large ones are held at once.
 
-    Raises:
-        RefusedError: it is larger than `limit` bytes, or takes longer than `seconds`
+    Small ones need no place, so that slow uploads do not keep sliders from being answered.
+
+    Args:
+        most: large bodies at once
+        small: bytes that need no place
+        seconds: for a body to arrive
     """
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size <= limit:
-                    parts.append(part)
-                else:
-                    parts.clear()
-                if size > _DRAINED:
-                    break
-    except TimeoutError:
-        raise RefusedError(f"the body did not arrive within {seconds:g} seconds", 408) from None
-    if size > limit:
-        raise RefusedError(
-            f"the body has more than {limit:,} bytes, the limit here; send less", 413
-        )
-    return b"".join(parts)
+
+    def __init__(self, most: int, small: int, seconds: float) -> None:
+        self._free, self._small, self._seconds = most, small, seconds
+
+    async def read(self, request: Request, limit: int) -> bytes:
+        """The body, whether its size is announced or it comes in pieces.
+
+        Raises:
+            RefusedError: it is larger than `limit` bytes, there is no place for it, or it takes
+                too long
+        """
+        parts: list[bytes] = []
+        size = 0
+        placed = refused = False
+        try:
+            async with asyncio.timeout(self._seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > self._small and not placed and not refused:
+                        placed, refused = self._free > 0, self._free <= 0
+                        self._free -= placed
+                    if size <= limit and not refused:
+                        parts.append(part)
+                    else:
+                        parts.clear()
+                    if size > _DRAINED:
+                        break
+        except TimeoutError:
+            raise RefusedError(
+                f"the body did not arrive within {self._seconds:g} seconds", 408
+            ) from None
+        finally:
+            self._free += placed
+        if size > limit:
+            raise RefusedError(
+                f"the body has more than {limit:,} bytes, the limit here; send less", 413
+            )
+        if refused:
+            raise RefusedError("the server is reading other files; try again in a second", 429)
+        return b"".join(parts)

@@ -24,6 +24,7 @@ def serve(host: str, port: int, limits: Limits, open_page: bool) -> None:
         import uvicorn
 
         from spgru.serve.app import LOCAL, make_app
+        from spgru.serve.connections import protocol_for
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"the page needs {error.name}; install it with pip install 'spgru[web]'"
@@ -43,7 +44,7 @@ def serve(host: str, port: int, limits: Limits, open_page: bool) -> None:
     config = uvicorn.Config(
         make_app(limits, {*LOCAL, host}, ready),
         log_level="warning",
-        limit_concurrency=limits.connections,
+        http=protocol_for(limits),
         timeout_keep_alive=10,
         timeout_graceful_shutdown=3,
         server_header=False,
