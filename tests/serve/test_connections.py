@@ -18,6 +18,7 @@ from serve.conftest import SCENE
 from serve.test_uploads import FRAMES, saved
 from spgru.serve.connections import protocol_for
 from spgru.serve.guard import Guard
+from spgru.serve.hosts import Hosts
 from spgru.serve.limits import Limits
 
 HALF_A_HEAD = b"GET /api/about HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
@@ -90,7 +91,7 @@ async def _talk(limits: Limits, *said: bytes) -> list[bytes]:
     """What a server answers to every one of several connections, until it closes them."""
     import uvicorn
 
-    app = Guard(_small, hosts={"localhost"})
+    app = Guard(_small, hosts=Hosts.of("localhost"))
     config = uvicorn.Config(
         app, http=protocol_for(limits), lifespan="off", log_level="critical", timeout_keep_alive=1
     )

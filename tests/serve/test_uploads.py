@@ -130,16 +130,6 @@ def test_rows_and_kinds(client: TestClient, csv: str, rows: int, kinds: list[str
     assert [column["kind"] for column in found["columns"]] == kinds
 
 
-def test_empty_lines_are_gaps_of_the_history(client: TestClient) -> None:
-    lines = [str(value) for value in range(60)]
-    lines[5::10] = [""] * 6
-    asked = {"csv": "\n".join(["v", *lines]), "column": "v", "horizon": 2}
-    answer = client.post("/api/forecast", json=asked)
-    assert answer.status_code == 200, answer.text
-    history = answer.json()["history"]
-    assert [k for k, value in enumerate(history) if value is None] == list(range(5, 60, 10))
-
-
 @pytest.mark.parametrize(
     ("csv", "mark"), [("a;b\n1;2,5\n", "semicolons"), ("a\tb\n1\t2\n", "tabs")]
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from spgru.serve.errors import RefusedError
+from spgru.serve.hosts import Hosts, host_name
 
 __all__ = ["SECURITY_HEADERS", "Guard", "Uploads", "failure"]
 
@@ -39,11 +39,10 @@ class Guard:
 
     Args:
         app: what it guards
-        hosts: names under which the server may be asked; an unknown one may be a foreign page
-            whose name was pointed here
+        hosts: names under which the server may be asked
     """
 
-    def __init__(self, app: Any, hosts: Collection[str]) -> None:
+    def __init__(self, app: Any, hosts: Hosts) -> None:
         self.app, self.hosts = app, hosts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -63,7 +62,7 @@ class Guard:
             await send(message)
 
         try:
-            self._check(Headers(scope=scope))
+            self._check(Headers(scope=scope), scope.get("server"))
             await self.app(scope, receive, send_guarded)
         except ClientDisconnect:
             return
@@ -76,28 +75,22 @@ class Guard:
             answer = failure("the server made an error; its log says which", 500)
             await answer(scope, receive, send_guarded)
 
-    def _check(self, headers: Headers) -> None:
-        if _host_name(headers.get("host", "")) not in self.hosts:
+    def _check(self, headers: Headers, server: Any) -> None:
+        host = headers.get("host", "")
+        if not self.hosts.know(host, server):
             raise RefusedError(
                 "this server is not known by that name; use the address that it printed, or start "
-                "it with --host",
+                f"it with --allow-host {host_name(host)[:100] or 'NAME'}",
                 400,
             )
         origin = headers.get("origin")
-        if origin is not None and _authority(origin) != headers.get("host"):
+        if origin is not None and _authority(origin) != host.lower():
             raise RefusedError("requests of other pages are not answered", 403)
-
-
-def _host_name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _authority(origin: str) -> str | None:
     try:
-        return urlsplit(origin).netloc
+        return urlsplit(origin).netloc.lower()
     except ValueError:
         return None
 
