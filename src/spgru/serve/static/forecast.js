@@ -125,10 +125,12 @@ export function startForecast(limits) {
   byId("forecast-cancel").addEventListener("click", () => running?.abort());
 
   function showBusy(busy) {
+    // Not disabled: the focus would be lost.
+    byId("forecast-go").ariaDisabled = String(busy);
+    if (!busy && document.activeElement === byId("forecast-cancel")) byId("forecast-go").focus();
     byId("forecast-busy").hidden = !busy;
     byId("forecast-empty").hidden = busy || Boolean(found);
     byId("forecast-result").hidden = busy || !found;
-    byId("forecast-go").disabled = busy;
     if (!busy && found) showResult();
   }
   function showResult() {

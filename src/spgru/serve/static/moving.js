@@ -11,6 +11,7 @@ import { newestOnly } from "./live.js";
 import { hideError, showError } from "./notices.js";
 import { showFrame, showTimes } from "./panels.js";
 import { startPlayer } from "./player.js";
+import { heatMap, scaleTop, showScale } from "./scale.js";
 import { makeSlider } from "./slider.js";
 import { startStage } from "./stage.js";
 import { startUpload } from "./upload.js";
@@ -28,7 +29,7 @@ const SLOW = {
 
 export function startMoving(about) {
   const networks = Object.fromEntries(about.networks.map((one) => [one.name, { ...one, short: one.label.split(",")[0] }]));
-  const state = { network: "one-digit", variance: "calibrated", compare: false, draws: 50, noise: 0, movers: [newMover(0)] };
+  const state = { network: "one-digit", variance: "calibrated", compare: false, draws: 50, noise: 0, movers: [] };
   let cards = [];
   let ours = null;
   let theirs = null;
@@ -116,6 +117,9 @@ export function startMoving(about) {
     const series = both.map((one) => ({
       network: one.network, name: networks[one.network].short, values: one.variance, range: networks[one.network].range.forms[one.form],
     }));
+    const top = scaleTop(both, networks);
+    for (const one of both) one.heat = heatMap(one.std_top, top);
+    showScale(both, networks, top);
     chart.show(series);
     showVerdict(series[0].values, series[0].range);
     showFilm({ ...ours, predictions: both }, networks);
@@ -144,16 +148,18 @@ export function startMoving(about) {
 
   // -- steering -------------------------------------------------------------------------------
 
-  function rebuild() {
-    const options = { samples: about.samples, askDrawing, change, rebuild };
+  // The focus goes to the card `focused`, if one is named: the button that was pressed may be gone.
+  function rebuild(focused = null) {
+    const options = { samples: about.samples, boundary: network().boundary, askDrawing, change, rebuild };
     cards = state.movers.map((_, k) => makeCard(k, state.movers, options));
     byId("digits").replaceChildren(...cards.map((card) => card.root));
     byId("add-digit").disabled = state.movers.length >= MOST;
     byId("add-digit").textContent = ["", "Add a second digit", "Add a third digit", "Three digits are the most"][state.movers.length];
     stage.setMovers(state.movers, network());
+    cards[focused]?.focus();
     change();
   }
-  const makeMover = (k) => ({ ...newMover(k), speed: FAMILIAR_SPEED[network().boundary] });
+  const makeMover = (k) => ({ ...newMover(k, network().boundary), speed: FAMILIAR_SPEED[network().boundary] });
   function startOver() {
     state.movers = Array.from({ length: network().digits }, (_, k) => makeMover(k));
     state.noise = 0;
@@ -165,6 +171,9 @@ export function startMoving(about) {
     [state.network, ours, theirs] = [name, null, null];
     byId("network-help").textContent = `Trained on ${network().trained_on}.`;
     byId("beside-controls").hidden = !network().beside;
+    const hasPath = network().boundary === "leave";
+    byId("dashed").hidden = !hasPath;
+    byId("reset").textContent = hasPath ? "Back to the path of training" : "Start over";
     byId("slow").hidden = true;
     startOver();
   }
@@ -188,7 +197,7 @@ export function startMoving(about) {
     byId("draws-control").hidden = !state.compare;
     change();
   });
-  byId("add-digit").addEventListener("click", () => { state.movers.push(makeMover(state.movers.length)); rebuild(); });
+  byId("add-digit").addEventListener("click", () => { rebuild(state.movers.push(makeMover(state.movers.length)) - 1); });
   byId("reset").addEventListener("click", startOver);
   byId("compute").addEventListener("click", compute);
   byId("moving-form").addEventListener("submit", (event) => event.preventDefault());
