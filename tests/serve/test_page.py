@@ -254,7 +254,7 @@ def test_downloads(open_page: Any) -> None:
         assert Path(waiting.value.path()).read_bytes().startswith(start)
     # While the server computes it, the button says so, and asks no second time.
     held: list[Any] = []
-    page.route("**/api/scene?as=gif", held.append)
+    page.route("**/api/scene?as=gif", lambda route: held.append(route))
     button = page.locator("#save-gif")
     button.click()
     expect(button).to_have_text("Computing …")
