@@ -14,12 +14,9 @@ export function scaleTop(predictions, networks) {
   return Math.max(...usual.map((top) => Math.min(top, LARGEST)), ...predictions.map((one) => one.std_top));
 }
 
-// A colour for each byte of a prediction, whose 255 stands for `std_top`.
+// A colour for each byte of a prediction: the square root of a share of `stdTop`, as it comes.
 export function heatMap(stdTop, top) {
-  return Uint32Array.from({ length: LEVELS }, (_, byte) => {
-    const share = ((byte / (LEVELS - 1)) * stdTop) / top;
-    return MAPS.heat[Math.round((LEVELS - 1) * Math.sqrt(Math.min(1, share)))];
-  });
+  return Uint32Array.from({ length: LEVELS }, (_, byte) => MAPS.heat[Math.round(byte * Math.sqrt(stdTop / top))]);
 }
 
 export function showScale(predictions, networks, top) {
