@@ -3,8 +3,8 @@
     python tools/serve_ranges.py one-digit --sequences 500
 
 Quantiles, over sequences of the kind that the network was trained on, of the predicted variance
-summed over the pixels of a frame. The digits are those of training, drawn anew; a network that
-samples has 50 draws.
+summed over the pixels of a frame; and the last of them of the largest standard deviation of a
+pixel. The digits are those of training, drawn anew; a network that samples has 50 draws.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main() -> None:
     model, drawn = loaded.model, NETWORKS[options.name].kind == "draws"
     forms = ("draws",) if drawn else VARIANCES
     sums: dict[str, list[torch.Tensor]] = {form: [] for form in forms}
+    tops: dict[str, list[torch.Tensor]] = {form: [] for form in forms}
     data = make_data(loaded.config.data, options.batch_size, split="train", seed=SEED)
     generator = torch.Generator().manual_seed(0)
     extra = {"draws": DRAWS, "generator": generator} if drawn else {}
@@ -46,13 +47,19 @@ def main() -> None:
         for form in forms:
             plain = form == "plain" and is_calibrated(model)
             with torch.no_grad(), uncalibrated(model) if plain else nullcontext():
-                sums[form].append(model.predict(seen, **extra).var.double().sum((2, 3)))
+                var = model.predict(seen, **extra).var.double()
+            sums[form].append(var.sum((2, 3)))
+            tops[form].append(var.amax((0, 2, 3)).sqrt())
     document = {
         "unit": "variance of a pixel's brightness, summed over a frame",
         "command": " ".join(["python tools/serve_ranges.py", *sys.argv[1:]]),
         "sequences": len(torch.cat(sums[forms[0]], 1)[0]),
         "quantiles": list(QUANTILES),
         "forms": {form: _quantiles(torch.cat(parts, 1)) for form, parts in sums.items()},
+        "std_top": {
+            form: float(f"{torch.cat(parts).quantile(QUANTILES[-1]).item():.4g}")
+            for form, parts in tops.items()
+        },
     }
     path = WEIGHTS / f"{options.name}.json"
     path.write_text(json.dumps(document, indent=1) + "\n")

@@ -104,5 +104,28 @@ def test_quotes_blank_lines_and_compressed_files(tmp_path: Path) -> None:
         found = read_column(tmp_path / name, "visitors", "day, UTC")
         np.testing.assert_array_equal(found, [5, np.nan, 7])
         assert str(found.index[-1].date()) == "2020-01-03"
-    alone = read_column(io.StringIO('y\n1\n""\n3\n'), "y")
-    np.testing.assert_array_equal(alone, [1, np.nan, 3])
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('y\n1\n""\n3\n', [1, None, 3]),
+        ("y\n1\n\n3\n", [1, None, 3]),
+        ("\ny\r\n\r\n1\r\n \r\n\r\n3", [None, 1, None, None, 3]),
+        ("y\n1\n3\n\n\n", [1, 3]),
+        ('y\n1\n3\n""\n', [1, 3, None]),
+        ("y,z\n1,\n\n,2\n3,\n", [1, None, 3]),
+    ],
+)
+def test_empty_lines_of_a_single_column_are_missing_values(
+    text: str, values: list[float | None]
+) -> None:
+    found = read_column(io.StringIO(text), "y")
+    np.testing.assert_array_equal(found, np.array(values, float))
+
+
+def test_years_are_times_and_other_numbers_are_not() -> None:
+    found = read_column(io.StringIO("year,y\n2019,1\n2020,2\n"), "y", "year")
+    assert [str(time.date()) for time in found.index] == ["2019-01-01", "2020-01-01"]
+    with pytest.raises(ValueError, match="t holds 3 in row 2 of the table, which is neither"):
+        read_column(io.StringIO("t,y\n2020,1\n3,2\n"), "y", "t")

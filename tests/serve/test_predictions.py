@@ -66,7 +66,7 @@ def test_a_described_sequence_is_that_of_the_study(
     assert (pictures(shown["mean"]).float() - means).abs().max() <= 1
     top = pixels.std.max().item()
     assert shown["std_top"] == pytest.approx(top, rel=1e-4)
-    stds = (255 * pixels.std[:, 0] / top).round()
+    stds = (255 * (pixels.std[:, 0] / top).sqrt()).round()
     assert (pictures(shown["std"]).float() - stds).abs().max() <= 1
 
 
@@ -116,6 +116,8 @@ def test_what_is_unfamiliar_raises_the_variance(client: TestClient, change: Any)
 
 def test_the_familiar_path_lies_in_the_range_of_training(client: TestClient) -> None:
     networks = {one["name"]: one for one in client.get("/api/about").json()["networks"]}
+    for one in networks.values():
+        assert set(one["range"]["std_top"]) == set(one["range"]["forms"])
     low, _, high = map(sum, networks["one-digit"]["range"]["forms"]["calibrated"])
     sums = [
         sum(

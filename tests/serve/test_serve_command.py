@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,10 @@ def processes_of(group: int) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc, which Linux has")
-def test_ctrl_c_ends_it_and_its_workers() -> None:
+def test_all_addresses_are_answered_until_ctrl_c_ends_it_and_its_workers() -> None:
+    options = ["--host", "0.0.0.0", "--port", "0", "--allow-host", "Lab.example"]
     with subprocess.Popen(
-        [*COMMAND, "--port", "0"],
+        [*COMMAND, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -42,7 +44,15 @@ def test_ctrl_c_ends_it_and_its_workers() -> None:
         assert server.stdout is not None
         assert server.stderr is not None
         line = server.stdout.readline()
-        assert re.fullmatch(r"spgru serves http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\n", line)
+        found = re.fullmatch(r"spgru serves http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\n", line)
+        assert found is not None
+        assert "whoever can reach this machine" in server.stdout.readline()
+        # 127.0.0.3 is this machine, too, and in no list.
+        for host, status in (("127.0.0.3", 200), ("lab.example", 200), ("evil.example", 400)):
+            connection = HTTPConnection("127.0.0.3", int(found[1]), timeout=10)
+            connection.request("GET", "/api/about", headers={"Host": f"{host}:{found[1]}"})
+            assert connection.getresponse().status == status
+            connection.close()
         assert len(processes_of(server.pid)) > 1
         os.killpg(server.pid, signal.SIGINT)
         server.wait(30)

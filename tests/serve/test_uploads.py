@@ -114,6 +114,31 @@ def test_columns(client: TestClient) -> None:
     assert found == {"rows": 120, "columns": [{"name": n, "kind": k} for n, k in kinds]}
 
 
+@pytest.mark.parametrize(
+    ("csv", "rows", "kinds"),
+    [
+        ("v\n1\n\n3\n\n\n4\n", 6, ["number"]),
+        ("v\r\n1\r\n\r\n3\r\n\r\n", 3, ["number"]),
+        ("v,w\n1,\n\n,2\n", 2, ["number", "number"]),
+        ("year,v\n1990,1000\n1991,1001.5\n1992,3\n", 3, ["year", "number"]),
+        ("v\n1990\n1980\n", 2, ["number"]),
+    ],
+)
+def test_rows_and_kinds(client: TestClient, csv: str, rows: int, kinds: list[str]) -> None:
+    found = client.post("/api/columns", json={"csv": csv}).json()
+    assert found["rows"] == rows
+    assert [column["kind"] for column in found["columns"]] == kinds
+
+
+@pytest.mark.parametrize(
+    ("csv", "mark"), [("a;b\n1;2,5\n", "semicolons"), ("a\tb\n1\t2\n", "tabs")]
+)
+def test_other_separators_are_named(client: TestClient, csv: str, mark: str) -> None:
+    answer = client.post("/api/columns", json={"csv": csv})
+    assert answer.status_code == 422
+    assert f"separated by {mark}; separate its columns by commas" in answer.json()["error"]
+
+
 def test_a_forecast(client: TestClient) -> None:
     asked = {"csv": demand(), "column": "visitors", "time": "day", "horizon": 6, "season": 12}
     answer = client.post("/api/forecast", json=asked)

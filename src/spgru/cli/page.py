@@ -14,8 +14,16 @@ __all__ = ["serve"]
 @app.command()
 def serve(
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others can reach all but the default.")
+        str,
+        typer.Option(
+            help="Address to listen on; others can reach all but the default. 0.0.0.0: all that "
+            "this machine has."
+        ),
     ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name under which it may be asked; may be repeated."),
+    ] = None,
     port: Annotated[int, typer.Option(help="0 for any that is free.", min=0, max=65535)] = 8765,
     open_page: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
@@ -31,4 +39,4 @@ def serve(
     from spgru.serve.limits import Limits
     from spgru.serve.run import serve as run_server
 
-    run_server(host, port, Limits(quick=workers), open_page)
+    run_server(host, port, Limits(quick=workers), open_page, allow_host or ())

@@ -23,7 +23,11 @@ MEDIA_TYPES = {"json": "application/json", "gif": "image/gif", "npz": "applicati
 
 
 def _json(clip: Clip, asked: Asked) -> bytes:
-    """Pictures as bytes: brightness 0 to 255 for 0 to 1, deviations for 0 to `std_top`."""
+    """Pictures as bytes: brightness 0 to 255 for 0 to 1, deviations for 0 to `std_top`.
+
+    Those are bytes of the square root of their share of `std_top`, as the page's colours are: small
+    ones are not rounded away.
+    """
     found = {
         "seen": _bytes(clip.seen),
         "truth": None if clip.after is None else _bytes(clip.after),
@@ -43,7 +47,7 @@ def _prediction(one: Predicted, after: Tensor | None, asked: Asked) -> dict[str,
     return {
         "network": one.network,
         "mean": _bytes(pixels.mean),
-        "std": _bytes(pixels.std / top),
+        "std": _bytes((pixels.std / top).sqrt()),
         "std_top": top,
         "variance": pixels.var.double().sum((1, 2)).tolist(),
         "error": error,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
@@ -20,7 +20,8 @@ from spgru.serve.answers import MEDIA_TYPES
 from spgru.serve.errors import RefusedError
 from spgru.serve.fields import Fields, read_json
 from spgru.serve.files import page_routes
-from spgru.serve.guard import Guard, failure, read_body
+from spgru.serve.guard import Guard, Uploads, failure
+from spgru.serve.hosts import LOCAL, Hosts
 from spgru.serve.limits import Limits
 from spgru.serve.networks import NETWORKS, describe
 from spgru.serve.openapi import description
@@ -30,10 +31,8 @@ from spgru.serve.scene import SAMPLES, read_scene
 from spgru.serve.table import read_forecast, read_table
 from spgru.serve.worker import answer_requests
 
-__all__ = ["LOCAL", "make_app"]
+__all__ = ["make_app"]
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
-"""Names of this machine for itself."""
 _THREADS = 1
 """Of torch in each process: small networks gain nothing by more."""
 _COLOURS = 64
@@ -42,20 +41,20 @@ _COLOURS = 64
 
 def make_app(
     limits: Limits | None = None,
-    hosts: Collection[str] = LOCAL,
+    hosts: Hosts | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> Starlette:
     """The page and what it asks for.
 
     Args:
         limits: sizes, times and computations at once
-        hosts: names under which it may be asked
+        hosts: names under which it may be asked; default: those of this machine for itself
         ready: called when it can answer
     """
     server = _Server(limits or Limits(), ready)
     return Starlette(
         routes=[*page_routes(), *server.routes()],
-        middleware=[Middleware(Guard, hosts=hosts)],
+        middleware=[Middleware(Guard, hosts=hosts or Hosts.of(LOCAL[0]))],
         exception_handlers={HTTPException: _http_error},
         lifespan=server.lifespan,
     )
@@ -64,6 +63,7 @@ def make_app(
 class _Server:
     def __init__(self, limits: Limits, ready: Callable[[], None]) -> None:
         self.limits, self.ready = limits, ready
+        self.uploads = Uploads(limits.uploads, limits.scene_bytes, limits.upload_seconds)
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:
@@ -173,7 +173,7 @@ class _Server:
         return await self._body(request, "application/json", 2 * self.limits.table_bytes)
 
     async def _body(self, request: Request, media_type: str, limit: int) -> bytes:
-        body = await read_body(request, limit, self.limits.upload_seconds)
+        body = await self.uploads.read(request, limit)
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if given != media_type:
             raise RefusedError(

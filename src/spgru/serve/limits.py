@@ -43,4 +43,9 @@ class Limits:
     """for one forecast"""
     upload_seconds: float = 30.0
     """for the body of a request to arrive"""
+    uploads: int = 8
+    """bodies larger than `scene_bytes` that arrive at once"""
+    header_seconds: float = 10.0
+    """for the head of a request to arrive"""
     connections: int = 256
+    """at once; a new one beyond them ends the oldest that has nothing computed for it"""

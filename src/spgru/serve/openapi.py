@@ -22,7 +22,8 @@ _ERRORS = {
     "413": "the body is too large",
     "415": "the body has another type",
     "422": "a value is wrong; the sentence says which, and what to do",
-    "429": "all workers are busy; try again",
+    "429": "all workers are busy, or too many files arrive at once; try again",
+    "503": "too many requests are under way; try again",
 }
 
 
@@ -189,7 +190,7 @@ def _operation(
 ) -> dict[str, Any]:
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     answers: dict[str, Any] = {"200": {"description": "found", "content": content}}
-    kept = _ERRORS if body_type else {status: _ERRORS[status] for status in ("400", "403")}
+    kept = _ERRORS if body_type else {status: _ERRORS[status] for status in ("400", "403", "503")}
     answers |= {status: {"description": text, "content": error} for status, text in kept.items()}
     found: dict[str, Any] = {"operationId": name, "summary": summary, "responses": answers}
     if parameters:

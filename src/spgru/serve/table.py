@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import math
 from dataclasses import dataclass
 
+from spgru.forecast.tables import YEARS, table_rows
 from spgru.serve.errors import RefusedError
 from spgru.serve.fields import Fields
 from spgru.serve.limits import Limits
@@ -22,7 +22,7 @@ _LOOKED_AT = 200
 class Column:
     name: str
     kind: str
-    """`"number"`, `"time"` or `"text"`"""
+    """`"number"`, `"year"` (numbers that may be meant as times), `"time"` or `"text"`"""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,9 @@ def read_table(fields: Fields, limits: Limits) -> str:
 
 
 def _rows(text: str, most: int | None = None) -> list[list[str]]:
-    """Rows that are not empty, the header first; all, or the first so many."""
+    """The header and the rows as a forecast reads them; all, or the first so many."""
     try:
-        found = (row for row in csv.reader(io.StringIO(text)) if row)
-        return list(itertools.islice(found, most)) or [[]]
+        return list(itertools.islice(table_rows(text), most)) or [[]]
     except csv.Error as error:
         raise RefusedError(f"the table cannot be read as CSV ({error})") from error
 
@@ -95,6 +94,7 @@ def columns_of(text: str) -> tuple[list[Column], int]:
             "the table has no rows below its header; paste at least a few dozen values"
         )
     names = rows[0]
+    _require_commas(names, rows[1])
     if len(set(names)) != len(names):
         raise RefusedError("two columns have the same name; give each column its own")
     looked_at = rows[1 : 1 + _LOOKED_AT]
@@ -105,16 +105,36 @@ def columns_of(text: str) -> tuple[list[Column], int]:
     return found, len(rows) - 1
 
 
+def _require_commas(names: list[str], first: list[str]) -> None:
+    """A table of one column whose header and first row have another mark is separated by that."""
+    if len(names) > 1:
+        return
+    for mark, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if mark in names[0] and mark in first[0]:
+            raise RefusedError(
+                f"the table is separated by {called}; separate its columns by commas, and write "
+                "decimals with a point"
+            )
+
+
 def _kind(cells: list[str]) -> str:
     if not cells:
         return "text"
     if all(_is_number(cell) for cell in cells):
-        return "number"
+        return "year" if _are_years(cells) else "number"
     # The forecast itself reads times by pandas, and says so where it cannot.
     digits = all(sum(map(str.isdigit, cell)) >= 4 for cell in cells)
     return (
         "time" if digits and all(any(mark in cell for mark in "-/:.") for cell in cells) else "text"
     )
+
+
+def _are_years(cells: list[str]) -> bool:
+    """Whole numbers that rise by one and the same."""
+    if not all(cell.isascii() and cell.isdigit() and int(cell) in YEARS for cell in cells):
+        return False
+    steps = {int(after) - int(before) for before, after in itertools.pairwise(cells)}
+    return len(steps) == 1 and min(steps) > 0
 
 
 def _is_number(cell: str) -> bool:

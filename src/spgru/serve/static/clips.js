@@ -19,11 +19,11 @@ export function askFor(names, form, state, boundary, upload, signal) {
 
 export async function askClip(name, state, boundary, upload, signal) {
   const start = performance.now();
-  const uploaded = Boolean(upload.file);
+  const { file } = upload;
   const found = await (await askFor([name], "json", state, boundary, upload, signal)).json();
   const predictions = found.predictions.map((one) => ({ ...one, mean: decode(one.mean), std: decode(one.std) }));
   return {
-    ...found, predictions, uploaded,
+    ...found, predictions, file,
     seen: decode(found.seen), truth: found.truth && decode(found.truth),
     images: found.images.map(decode), answered: performance.now() - start,
   };

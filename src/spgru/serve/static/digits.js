@@ -5,6 +5,8 @@ import { makeSlider } from "./slider.js";
 
 export const MOST = 3;
 const PIXELS = 36;
+// Where the upper left corner may be in the first frame: those that bounce are always on the canvas.
+export const LIMITS = { leave: [-14, 50], bounce: [0, PIXELS] };
 const DIGIT = 28;
 const STARTS = [
   { digit: 3, sample: 2, x: -3, y: 7, angle: 20, speed: 0.05 },
@@ -14,15 +16,26 @@ const STARTS = [
 
 export const TRAINED = STARTS[0];
 
-export function newMover(k) {
-  return { ...STARTS[k], drawing: null };
+export function newMover(k, boundary) {
+  const { x, y } = STARTS[k];
+  return { ...STARTS[k], x: within(x, boundary), y: within(y, boundary), drawing: null };
 }
 
-// `change` is called after every change, `rebuild` when cards come or go.
-export function makeCard(k, movers, { samples, askDrawing, change, rebuild }) {
+export function within(value, boundary) {
+  const [low, high] = LIMITS[boundary];
+  return Math.round(Math.min(high, Math.max(low, value)));
+}
+
+// `change` is called after every change, `rebuild` when cards come or go, with the one to focus.
+export function makeCard(k, movers, { samples, boundary, askDrawing, change, rebuild }) {
   const mover = movers[k];
+  const limits = LIMITS[boundary];
   const card = document.createElement("fieldset");
   card.className = "digit";
+  const legend = document.createElement("legend");
+  legend.className = "quiet";
+  legend.textContent = `Digit ${k + 1}`;
+  card.append(legend);
   card.append(makeHead(k, mover, movers, { samples, askDrawing, change, rebuild }));
   const slide = (label, key, min, max, step, format) => makeSlider({
     label, min, max, step, value: mover[key], format,
@@ -31,8 +44,8 @@ export function makeCard(k, movers, { samples, askDrawing, change, rebuild }) {
   const sliders = {
     angle: slide("Angle", "angle", -180, 180, 1, (v) => `${v}°`),
     speed: slide("Speed", "speed", 0, 0.15, 0.005, (v) => `${(100 * v).toFixed(1)} % (${(PIXELS * v).toFixed(1)} px per frame)`),
-    x: slide("Start, across", "x", -14, 50, 1, (v) => `${v} px`),
-    y: slide("Start, down", "y", -14, 50, 1, (v) => `${v} px`),
+    x: slide("Start, across", "x", ...limits, 1, (v) => `${v} px`),
+    y: slide("Start, down", "y", ...limits, 1, (v) => `${v} px`),
   };
   const pair = document.createElement("div");
   pair.className = "pair";
@@ -40,6 +53,7 @@ export function makeCard(k, movers, { samples, askDrawing, change, rebuild }) {
   card.append(sliders.angle.root, sliders.speed.root, pair);
   return {
     root: card,
+    focus: () => card.querySelector("select").focus(),
     showStart() { sliders.x.set(mover.x); sliders.y.set(mover.y); },
     showImage: (bytes) => paint(card.querySelector("canvas"), bytes, 0, undefined, DIGIT),
   };
@@ -88,7 +102,7 @@ function makeHead(k, mover, movers, { samples, askDrawing, change, rebuild }) {
   }, `Another image of digit ${k + 1}`);
   button("Draw …", drawOne, `Draw digit ${k + 1}`);
   if (movers.length > 1) {
-    button("Remove", () => { movers.splice(k, 1); rebuild(); }, `Remove digit ${k + 1}`);
+    button("Remove", () => { movers.splice(k, 1); rebuild(Math.min(k, movers.length - 1)); }, `Remove digit ${k + 1}`);
   }
   const middle = document.createElement("div");
   middle.append(name, buttons);

@@ -1,6 +1,6 @@
-// All frames of a clip, a row for each kind, and the scale of the uncertainty.
+// All frames of a clip, a row for each kind.
 
-import { HALF, MAPS, SIZE, paint, paintScale } from "./frames.js";
+import { HALF, MAPS, SIZE, paint } from "./frames.js";
 
 const GAP = 3;
 
@@ -10,14 +10,9 @@ export function showFilm(clip, networks) {
   for (const one of clip.predictions) {
     const name = networks[one.network].short;
     const many = clip.predictions.length > 1 ? `${name}: ` : "";
-    rows.push([`${many}prediction`, one.mean, MAPS.grey], [`${many}uncertainty`, one.std, MAPS.heat]);
+    rows.push([`${many}prediction`, one.mean, MAPS.grey], [`${many}uncertainty`, one.std, one.heat]);
   }
   document.getElementById("film").replaceChildren(...rows.flatMap((row) => makeRow(...row)));
-  const scales = clip.predictions.map((one) => {
-    const name = clip.predictions.length > 1 ? `${networks[one.network].short}: ` : "Uncertainty: ";
-    return makeScale(`${name}std of brightness`, one.std_top);
-  });
-  document.getElementById("scales").replaceChildren(...scales);
 }
 
 function makeRow(name, bytes, map) {
@@ -34,22 +29,4 @@ function makeRow(name, bytes, map) {
   context.fillRect(0, 0, canvas.width, SIZE);
   for (let t = 0; t < HALF; t++) paint(canvas, bytes, t, map, SIZE, t * (SIZE + GAP));
   return [label, canvas];
-}
-
-function makeScale(name, top) {
-  const root = document.createElement("div");
-  root.className = "scale";
-  const bar = document.createElement("canvas");
-  bar.setAttribute("aria-hidden", "true");
-  paintScale(bar);
-  const low = document.createElement("span");
-  low.textContent = "0";
-  const high = document.createElement("span");
-  high.textContent = top.toPrecision(2);
-  const title = document.createElement("span");
-  title.className = "title";
-  title.textContent = name;
-  title.title = "Brightness reaches from 0, black, to 1, white.";
-  root.append(title, low, bar, high);
-  return root;
 }

@@ -37,7 +37,7 @@ export function describe(found, step) {
 
 function draw(found, width, height, choose) {
   const root = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Forecast of ${found.column}` });
-  const [left, right, top, bottom] = [58, width - 10, 10, height - 28];
+  const [left, right, top, bottom] = [76, width - 10, 10, height - 46];
   const start = found.first_step;
   const known = found.history.length;
   const end = start + known + found.mean.length - 1;
@@ -60,9 +60,14 @@ function draw(found, width, height, choose) {
     const text = times ? shortTime(times[step - start]) : String(step);
     root.append(
       element("line", { class: "axis", x1: x(step), x2: x(step), y1: bottom, y2: bottom + 5 }),
-      element("text", { x: x(step), y: height - 6, "text-anchor": "middle" }, text),
+      element("text", { x: x(step), y: bottom + 19, "text-anchor": "middle" }, text),
     );
   }
+  root.append(
+    element("text", { class: "label", x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, times ? "time" : "row of the table, from 0"),
+    element("text", { class: "label", x: 12, y: (top + bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + bottom) / 2})` },
+      found.column),
+  );
   const after = (list) => list.map((value, k) => [x(start + known + k), y(value)]);
   const last = found.history[known - 1];
   const past = found.history.map((value, k) => (value === null ? null : [x(start + k), y(value)]));

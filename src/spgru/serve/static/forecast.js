@@ -9,48 +9,74 @@ import { legend, short, swatch } from "./svg.js";
 
 const byId = (id) => document.getElementById(id);
 const NO_TIME = "";
+const PAUSE = 400; // milliseconds without a key, after which a table is read
 
 export function startForecast(limits) {
   const chart = startForecastChart((text) => { byId("forecast-readout").textContent = text; });
   const parts = startPartsChart();
   let running = null;
   let found = null;
+  let read = Promise.resolve(false); // true when the columns are those of the table as it is
+  let reads = 0;
+  let pause = null;
   byId("horizon").max = limits.horizon;
-  byId("csv-help").textContent = `At most ${limits.table_rows.toLocaleString("en")} rows and ${limits.table_bytes / 1e6} MB. Empty cells count as missing.`;
+  byId("csv-help").textContent = `At most ${limits.table_rows.toLocaleString("en")} rows and ${limits.table_bytes / 1e6} MB. Empty cells, and empty lines of a single column, count as missing.`;
 
   // -- the table ------------------------------------------------------------------------------
 
-  async function readColumns() {
-    const options = byId("forecast-options");
-    options.disabled = true;
-    hideError("forecast-error");
-    if (!byId("csv").value.trim()) return;
-    try {
-      const table = await (await postJson("/api/columns", { csv: byId("csv").value })).json();
-      fillColumns(table);
-      options.disabled = false;
-    } catch (error) {
-      showError("forecast-error", error.message);
-    }
+  // The options stay as they are meanwhile: a button that is disabled under the pointer loses its click.
+  function readColumns({ quiet = false } = {}) {
+    clearTimeout(pause);
+    const number = ++reads;
+    read = (async () => {
+      try {
+        if (!byId("csv").value.trim()) throw new Error("");
+        const table = await (await postJson("/api/columns", { csv: byId("csv").value })).json();
+        if (number !== reads) return false;
+        fillColumns(table);
+        hideError("forecast-error");
+        byId("forecast-options").disabled = false;
+        return true;
+      } catch (error) {
+        if (number !== reads) return false;
+        if (!quiet) {
+          byId("forecast-options").disabled = true;
+          showError("forecast-error", error.message);
+        }
+        return false;
+      }
+    })();
+    return read;
   }
   function fillColumns({ columns, rows }) {
-    const numbers = columns.filter((column) => column.kind === "number");
-    if (!numbers.length) throw new Error("No column holds numbers only. Give one column of numbers; leave cells empty where a value is missing.");
-    byId("column").replaceChildren(...numbers.map((column) => new Option(column.name)));
-    const time = columns.find((column) => column.kind === "time");
-    byId("time").replaceChildren(
+    const numbers = columns.filter((column) => ["number", "year"].includes(column.kind));
+    if (!numbers.length) throw new Error("No column holds numbers only. Separate columns by commas, write decimals with a point, and leave cells empty where a value is missing.");
+    const first = numbers.find((column) => column.kind === "number") ?? numbers[0];
+    const time = columns.find((column) => ["time", "year"].includes(column.kind) && column !== first);
+    fillChoice(byId("column"), numbers.map((column) => new Option(column.name)), first.name);
+    fillChoice(byId("time"), [
       new Option("none: rows are equally far apart", NO_TIME),
-      ...columns.filter((column) => column.kind !== "number").map((column) => new Option(column.name)),
-    );
-    byId("time").value = time ? time.name : NO_TIME;
+      ...columns.map((column) => new Option(column.name)),
+    ], time ? time.name : NO_TIME);
     byId("csv-help").textContent = `${rows.toLocaleString("en")} rows, ${columns.length} column${columns.length === 1 ? "" : "s"}.`;
+  }
+  // Of the same columns as before, those that were chosen stay chosen.
+  function fillChoice(select, options, usual) {
+    const names = (list) => [...list].map((option) => option.value).join("\n");
+    const chosen = names(select.options) === names(options) ? select.value : usual;
+    select.replaceChildren(...options);
+    select.value = chosen;
   }
   async function take(text) {
     byId("csv").value = text;
     await readColumns();
   }
-  byId("csv").addEventListener("change", readColumns);
+  byId("csv").addEventListener("change", () => readColumns());
   byId("csv").addEventListener("paste", () => setTimeout(readColumns));
+  byId("csv").addEventListener("input", () => {
+    clearTimeout(pause);
+    pause = setTimeout(() => readColumns({ quiet: true }), PAUSE); // half a table is no error yet
+  });
   byId("csv-file").addEventListener("change", async (event) => {
     const [file] = event.target.files;
     event.target.value = "";
@@ -62,6 +88,8 @@ export function startForecast(limits) {
     await take(await file.text());
   });
   byId("csv-example").addEventListener("click", async () => take(await (await fetch("/static/example.csv")).text()));
+
+  if (byId("csv").value.trim()) readColumns(); // it was quicker than this script
 
   // -- the forecast ---------------------------------------------------------------------------
 
@@ -79,7 +107,7 @@ export function startForecast(limits) {
   }
   byId("forecast-form").addEventListener("submit", async (event) => {
     event.preventDefault();
-    if (running) return;
+    if (!(await read) || running) return;
     running = new AbortController();
     showBusy(true);
     const start = performance.now();
@@ -97,10 +125,12 @@ export function startForecast(limits) {
   byId("forecast-cancel").addEventListener("click", () => running?.abort());
 
   function showBusy(busy) {
+    // Not disabled: the focus would be lost.
+    byId("forecast-go").ariaDisabled = String(busy);
+    if (!busy && document.activeElement === byId("forecast-cancel")) byId("forecast-go").focus();
     byId("forecast-busy").hidden = !busy;
     byId("forecast-empty").hidden = busy || Boolean(found);
     byId("forecast-result").hidden = busy || !found;
-    byId("forecast-go").disabled = busy;
     if (!busy && found) showResult();
   }
   function showResult() {

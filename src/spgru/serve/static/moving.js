@@ -11,6 +11,7 @@ import { newestOnly } from "./live.js";
 import { hideError, showError } from "./notices.js";
 import { showFrame, showTimes } from "./panels.js";
 import { startPlayer } from "./player.js";
+import { heatMap, scaleTop, showScale } from "./scale.js";
 import { makeSlider } from "./slider.js";
 import { startStage } from "./stage.js";
 import { startUpload } from "./upload.js";
@@ -21,14 +22,14 @@ const byId = (id) => document.getElementById(id);
 const PREVIEW = "one-digit"; // shows the pictures of a sequence whose own network is slow
 const FAMILIAR_SPEED = { leave: 0.05, bounce: 0.1 };
 const SLOW = {
-  changed: "This network takes some ten seconds a sequence on two cores, so it does not follow the sliders. Set the sequence, then compute it.",
+  changed: "This network takes seconds for a sequence, so it does not follow the sliders. Set the sequence, then compute it.",
   computing: "Computing …",
   done: "This is the prediction for the sequence as it is set.",
 };
 
 export function startMoving(about) {
   const networks = Object.fromEntries(about.networks.map((one) => [one.name, { ...one, short: one.label.split(",")[0] }]));
-  const state = { network: "one-digit", variance: "calibrated", compare: false, draws: 50, noise: 0, movers: [newMover(0)] };
+  const state = { network: "one-digit", variance: "calibrated", compare: false, draws: 50, noise: 0, movers: [] };
   let cards = [];
   let ours = null;
   let theirs = null;
@@ -48,22 +49,34 @@ export function startMoving(about) {
 
   // True if the task succeeded.
   async function guarded(task) {
+    const file = upload.file;
     try {
       await task();
       hideError("moving-error");
       return true;
     } catch (error) {
-      if (error instanceof Cancelled) return false;
-      showError("moving-error", error.message);
+      if (error instanceof Cancelled || error.name === "AbortError") return false;
       // A file that cannot be read is not sent again with every move of a slider.
-      if (upload.file && !ours?.uploaded) upload.forget();
+      const name = upload.refuse(file) ? `${file.name}: ` : "";
+      showError("moving-error", name + error.message);
       return false;
     }
   }
-  const askOurs = newestOnly(() => guarded(async () => { ours = await clipOf(state.network); show(); }));
+  // An answer that arrives after another network was chosen is not shown.
+  const askOurs = newestOnly(() => guarded(async () => {
+    const name = state.network;
+    if (network().slow) return;
+    const found = await clipOf(name);
+    if (name !== state.network) return;
+    ours = found;
+    show();
+  }));
   const askTheirs = newestOnly(() => guarded(async () => {
-    if (!beside()) return;
-    theirs = await clipOf(beside());
+    const name = beside();
+    if (!name) return;
+    const found = await clipOf(name);
+    if (name !== beside()) return;
+    theirs = found;
     show();
   }));
   const askPreview = newestOnly(() => guarded(async () => showSequence(await clipOf(PREVIEW))));
@@ -71,6 +84,7 @@ export function startMoving(about) {
   function change() {
     stage.show();
     byId("moving").setAttribute("aria-busy", "true");
+    stopComputing(); // it would be the prediction of another sequence
     if (network().slow) showSlow("changed");
     const change = ++changes;
     const asked = network().slow ? [askPreview()] : [askOurs(), askTheirs()];
@@ -79,12 +93,20 @@ export function startMoving(about) {
     });
   }
   async function compute() {
-    if (computing) return computing.abort();
-    computing = new AbortController();
+    if (computing) {
+      stopComputing();
+      return showSlow("changed");
+    }
+    const mine = computing = new AbortController();
     showSlow("computing");
-    const done = await guarded(async () => { ours = await clipOf(state.network, computing.signal); show(); });
+    const done = await guarded(async () => { ours = await clipOf(state.network, mine.signal); show(); });
+    if (computing !== mine) return; // stopped; whoever did so has said why
     computing = null;
-    if (network().slow) showSlow(done ? "done" : "changed");
+    showSlow(done ? "done" : "changed");
+  }
+  function stopComputing() {
+    computing?.abort();
+    computing = null;
   }
 
   // -- showing --------------------------------------------------------------------------------
@@ -95,6 +117,9 @@ export function startMoving(about) {
     const series = both.map((one) => ({
       network: one.network, name: networks[one.network].short, values: one.variance, range: networks[one.network].range.forms[one.form],
     }));
+    const top = scaleTop(both, networks);
+    for (const one of both) one.heat = heatMap(one.std_top, top);
+    showScale(both, networks, top);
     chart.show(series);
     showVerdict(series[0].values, series[0].range);
     showFilm({ ...ours, predictions: both }, networks);
@@ -107,8 +132,8 @@ export function startMoving(about) {
     player.redraw();
   }
   function showSequence(clip) {
-    upload.show(clip.sequences);
-    if (!upload.file) stage.showFrame(clip.seen);
+    upload.accept(clip);
+    if (!clip.file) stage.showFrame(clip.seen);
     clip.images.forEach((bytes, k) => cards[k]?.showImage(bytes));
   }
   function showSlow(phase) {
@@ -123,16 +148,18 @@ export function startMoving(about) {
 
   // -- steering -------------------------------------------------------------------------------
 
-  function rebuild() {
-    const options = { samples: about.samples, askDrawing, change, rebuild };
+  // The focus goes to the card `focused`, if one is named: the button that was pressed may be gone.
+  function rebuild(focused = null) {
+    const options = { samples: about.samples, boundary: network().boundary, askDrawing, change, rebuild };
     cards = state.movers.map((_, k) => makeCard(k, state.movers, options));
     byId("digits").replaceChildren(...cards.map((card) => card.root));
     byId("add-digit").disabled = state.movers.length >= MOST;
     byId("add-digit").textContent = ["", "Add a second digit", "Add a third digit", "Three digits are the most"][state.movers.length];
     stage.setMovers(state.movers, network());
+    cards[focused]?.focus();
     change();
   }
-  const makeMover = (k) => ({ ...newMover(k), speed: FAMILIAR_SPEED[network().boundary] });
+  const makeMover = (k) => ({ ...newMover(k, network().boundary), speed: FAMILIAR_SPEED[network().boundary] });
   function startOver() {
     state.movers = Array.from({ length: network().digits }, (_, k) => makeMover(k));
     state.noise = 0;
@@ -141,10 +168,12 @@ export function startMoving(about) {
     rebuild();
   }
   function chooseNetwork(name) {
-    computing?.abort();
     [state.network, ours, theirs] = [name, null, null];
     byId("network-help").textContent = `Trained on ${network().trained_on}.`;
     byId("beside-controls").hidden = !network().beside;
+    const hasPath = network().boundary === "leave";
+    byId("dashed").hidden = !hasPath;
+    byId("reset").textContent = hasPath ? "Back to the path of training" : "Start over";
     byId("slow").hidden = true;
     startOver();
   }
@@ -168,20 +197,28 @@ export function startMoving(about) {
     byId("draws-control").hidden = !state.compare;
     change();
   });
-  byId("add-digit").addEventListener("click", () => { state.movers.push(makeMover(state.movers.length)); rebuild(); });
+  byId("add-digit").addEventListener("click", () => { rebuild(state.movers.push(makeMover(state.movers.length)) - 1); });
   byId("reset").addEventListener("click", startOver);
   byId("compute").addEventListener("click", compute);
   byId("moving-form").addEventListener("submit", (event) => event.preventDefault());
 
   // -- taking away ----------------------------------------------------------------------------
 
-  const save = (form) => guarded(async () => {
-    const names = [state.network, ...(beside() ? [beside()] : [])];
-    const answer = await askFor(names, form, state, network().boundary, upload);
-    saveBlob(await answer.blob(), `spgru.${form}`);
-  });
-  byId("save-gif").addEventListener("click", () => save("gif"));
-  byId("save-npz").addEventListener("click", () => save("npz"));
+  // The server computes what is saved once more: the button says so, and does nothing meanwhile.
+  async function save(button, form) {
+    if (button.ariaBusy === "true") return;
+    const text = button.textContent;
+    [button.ariaBusy, button.textContent] = ["true", "Computing …"];
+    await guarded(async () => {
+      const names = [state.network, ...(beside() ? [beside()] : [])];
+      const answer = await askFor(names, form, state, network().boundary, upload);
+      saveBlob(await answer.blob(), `spgru.${form}`);
+    });
+    [button.ariaBusy, button.textContent] = ["false", text];
+  }
+  for (const form of ["gif", "npz"]) {
+    byId(`save-${form}`).addEventListener("click", (event) => save(event.currentTarget, form));
+  }
   byId("save-csv").addEventListener("click", () => {
     if (!ours) return;
     const shown = [...ours.predictions, ...(beside() && theirs ? theirs.predictions : [])];

@@ -1,6 +1,6 @@
 // The large pictures of one frame: what is there, prediction, uncertainty; and the times they took.
 
-import { HALF, MAPS, clear, paint } from "./frames.js";
+import { HALF, clear, paint } from "./frames.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -21,7 +21,7 @@ function paintPrediction(mean, std, one, k) {
     return;
   }
   paint(byId(mean), one.mean, k);
-  paint(byId(std), one.std, k, MAPS.heat);
+  paint(byId(std), one.std, k, one.heat);
 }
 
 export function showTimes(rows) {

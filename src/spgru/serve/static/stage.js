@@ -1,16 +1,13 @@
 // The first frame with a handle for every digit: drag it, or focus it and use the arrow keys.
 
-import { TRAINED } from "./digits.js";
+import { TRAINED, within } from "./digits.js";
 import { SIZE, paint } from "./frames.js";
 import { element } from "./svg.js";
 
 const MIDDLE = 14;
 const PIXELS = 36;
 const FRAMES = 20;
-const LIMITS = [-14, 50];
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-
-const within = (value) => Math.round(Math.min(LIMITS[1], Math.max(LIMITS[0], value)));
 
 // The middle of a digit in every frame; with edges it turns back there.
 function points(mover, bounces) {
@@ -43,7 +40,7 @@ export function startStage(moved) {
   let network = null;
 
   function place(k, x, y) {
-    Object.assign(movers[k], { x: within(x), y: within(y) });
+    Object.assign(movers[k], { x: within(x, network.boundary), y: within(y, network.boundary) });
     show();
     moved(k);
   }

@@ -11,13 +11,16 @@ const HEADROOM = 500; // times the range of training: what noise can do
 
 export function startVarianceChart() {
   const box = document.getElementById("variance-chart");
+  const small = document.getElementById("variance-small"); // on a phone, beside the sliders
   let series = [];
-  const again = onResize(box, (width, height) => box.replaceChildren(draw(series, width, height)));
+  const whole = onResize(box, (width, height) => box.replaceChildren(draw(series, width, height)));
+  const brief = onResize(small, (width, height) => small.replaceChildren(drawSmall(series, width, height)));
   return {
     // [{ name, values: 10 numbers, range: [low, middle, high] of 10 numbers each }]
     show(next) {
       series = next;
-      again();
+      whole();
+      brief();
       legend(document.getElementById("variance-legend"), next.flatMap((one, k) => [
         [swatch({ stroke: STYLES[k].colour, "stroke-dasharray": STYLES[k].dash }), `${one.name}, this sequence`],
         [swatch({ fill: STYLES[k].colour, opacity: 0.25 }, "box"), `${one.name}, 90 % of the sequences of training`],
@@ -60,6 +63,26 @@ function draw(series, width, height) {
   return root;
 }
 
+// Curves and bands, with a mark for every second power of ten.
+function drawSmall(series, width, height) {
+  const root = element("svg", { viewBox: `0 0 ${width} ${height}` });
+  if (!series.length) return root;
+  const [left, right, top, bottom] = [46, width - 4, 4, height - 16];
+  const limits = domain(series);
+  const x = linear([HALF + 1, 2 * HALF], [left + 4, right - 4]);
+  const y = logarithmic(limits, [bottom, top]);
+  for (const value of decades(limits).filter((_, k) => k % 2 === 0)) {
+    root.append(
+      element("line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) }),
+      element("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, short(value)),
+    );
+  }
+  root.append(element("text", { x: (left + right) / 2, y: height - 3, "text-anchor": "middle" }, "summed variance, frames 11 to 20"));
+  series.forEach((one, k) => root.append(...drawSeries(one, STYLES[k], x, y).slice(0, 3)));
+  return root;
+}
+
+// Band, middle and curve, then the dots.
 function drawSeries(one, style, x, y) {
   const place = (values) => values.map((value, t) => [x(HALF + 1 + t), y(value)]);
   const band = element("path", { class: "band", d: area(place(one.range[2]), place(one.range[0])), fill: style.colour, opacity: 0.2 });
