@@ -60,3 +60,9 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     """Python under another name would not run."""
     languages = set(re.findall(r"^ *```([^\s`{]+)", page.read_text(), flags=re.M))
     assert not languages & {"py", "python3", "pycon", "ipython", "Python"}, languages
+
+
+def test_every_screenshot_is_on_its_page() -> None:
+    images = {path.name for path in (ROOT / "docs" / "images" / "serve").iterdir()}
+    shown = re.findall(r"images/serve/(\S+?)\)", (ROOT / "docs/guides/serve-states.md").read_text())
+    assert set(shown) == images
