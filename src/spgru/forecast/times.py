@@ -19,7 +19,9 @@ _SEASONS = {
     "s": 60, "min": 60, "h": 24, "D": 7, "B": 5, "W": 52, "M": 12, "MS": 12, "ME": 12, "BMS": 12,
     "BME": 12, "Q": 4, "QS": 4, "QE": 4, "BQS": 4, "BQE": 4, "Y": 1, "YS": 1, "YE": 1,
 }  # fmt: skip
-"""Steps of the season that is usual for a frequency; other multiples of it have none."""
+"""Steps of the season that is usual for a frequency."""
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,11 @@ def season_of(times: Times | None) -> int:
         return _SEASONS.get(unit, 1)
     if (number, unit) == ("7", "D"):
         return _SEASONS["W"]
-    day = {"s": 86400, "min": 1440, "h": 24}.get(unit, 0)
-    return day // int(number) if day and day % int(number) == 0 else 1
+    # Of multiples, those that fill a day or a year.
+    whole = {"s": 86400, "min": 1440, "h": 24}.get(unit, 0)
+    if unit.lstrip("B")[:1] in ("M", "Q"):
+        whole = _SEASONS[unit]
+    return whole // int(number) if whole % int(number) == 0 and whole else 1
 
 
 def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
@@ -203,19 +208,43 @@ def _found_freq(index: Any) -> str | None:
     if len(set(local - local.normalize())) == 1:
         # Days of the calendar, not spans of 24 hours, which a change of the clock breaks.
         step = (local[1:] - local[:-1]).min()
-        month = index[0].strftime("%b").upper()
-        candidates = [step, "MS", "ME", f"QS-{month}", f"QE-{month}", f"YS-{month}", f"YE-{month}"]
+        candidates = [*_months(local), step]
         if step == pandas.Timedelta(days=1):
             weekdays = len(index) > 5 and (index.day_of_week < 5).all()
             candidates = ["B", "D"] if weekdays else ["D"]
         elif step == pandas.Timedelta(days=7):
-            candidates[0] = "7D"
+            candidates = ["7D"]
     for freq in candidates:
         full = pandas.date_range(index[0], index[-1], freq=freq)
         # A step so small that next to nothing was observed is no frequency.
         if len(full) <= 3 * len(index) and index.isin(full).all():
             return str(full.freqstr)
     return None
+
+
+def _months(index: Any) -> list[str]:
+    """Frequencies of the longest step of whole months that reaches all months of the index.
+
+    The longest: every shorter one holds the same times, and takes what is between for missing.
+    """
+    months = np.asarray(12 * index.year + index.month - 1)
+    step = int(np.gcd.reduce(np.diff(months)))
+    if step == 0:
+        return []
+    month = int(months[0] % 12)
+    found = []
+    for when in ("S", "E", "BS", "BE"):  # first or last day, of all or of business days
+        business, edge = when[:-1], when[-1]
+        if step % 12 == 0:
+            number, unit = step // 12, f"{business}Y{edge}-{_MONTHS[month]}"
+        elif step % 3 == 0:
+            # The quarters of a year have four names; this is the one that pandas prefers.
+            first = month % 3 if edge == "S" else 9 + month % 3
+            number, unit = step // 3, f"{business}Q{edge}-{_MONTHS[first]}"
+        else:
+            number, unit = step, f"{business}M{edge}"
+        found.append(unit if number == 1 else f"{number}{unit}")
+    return found
 
 
 def aligned(values: Array, index: Any, times: Times) -> tuple[Array, Times]:
