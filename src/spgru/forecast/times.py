@@ -117,7 +117,7 @@ def season_of(times: Times | None) -> int:
     # Of multiples, those that fill a day or a year.
     whole = {"s": 86400, "min": 1440, "h": 24}.get(unit, 0)
     if unit.lstrip("B")[:1] in ("M", "Q"):
-        whole = _SEASONS[unit]
+        whole = _SEASONS.get(unit, 0)
     return whole // int(number) if whole % int(number) == 0 and whole else 1
 
 
@@ -153,9 +153,8 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
     _check_order(index, where)
     check_gaps(index, where)
     if freq is not None and not isinstance(index, pandas.PeriodIndex):
-        if index.isin(pandas.date_range(index[0], index[-1], freq=freq)).all():
-            return Times(index[0], len(index), freq)
-        raise ValueError(f"the times of {where} are not of the frequency {freq!r} of the fit")
+        _check_freq(index, where, freq)
+        return Times(index[0], len(index), freq)
     freq = index.freqstr if index.freq is not None else None
     if freq is None:
         freq = _found_freq(index)
@@ -165,6 +164,34 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
             "of one step; resample it, for example by .resample('h').mean()"
         )
     return Times(index[0], len(index), freq)
+
+
+def _check_freq(index: Any, where: str, freq: str) -> None:
+    """Refuse times of another frequency, also of one whose times are all among those of this one.
+
+    Frequencies have several names, so that their times are compared.
+    """
+    import pandas
+
+    if index.freq is not None:
+        own, expected = (
+            pandas.date_range(index[0], periods=len(index) + 1, freq=kind)
+            for kind in (index.freq, freq)
+        )
+        if not own.equals(expected):
+            raise ValueError(
+                f"the times of {where} are of the frequency {index.freqstr!r} and not of {freq!r}, "
+                "that of the fit; resample them, or fit another forecaster"
+            )
+    places = pandas.date_range(index[0], index[-1], freq=freq).get_indexer(index)
+    if (places < 0).any():
+        raise ValueError(f"the times of {where} are not of the frequency {freq!r} of the fit")
+    if len(places) > 1 and np.diff(places).min() > 1:
+        raise ValueError(
+            f"no two times of {where} are neighbours in the frequency {freq!r} of the fit; "
+            f"resample them if they are of another one; if values are missing, add their times by "
+            f".asfreq({freq!r})"
+        )
 
 
 def _check_order(index: Any, where: str) -> None:
