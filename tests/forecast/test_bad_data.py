@@ -516,3 +516,9 @@ def test_one_frequency_has_several_names() -> None:
     # Some times may be missing, all of them in between may not.
     gaps = pandas.Series(wave(60), later).iloc[[*range(0, 40, 2), *range(40, 60)]]
     assert np.isfinite(weekly.predict(gaps).mean).all()
+
+
+def test_columns_of_a_long_table_that_are_not_used_are_named() -> None:
+    long = series().rename("value").rename_axis("time").reset_index().assign(item="a", price=3.0)
+    with pytest.warns(UserWarning, match="y has columns that are not used: price; pass as X"):
+        forecaster().fit(long)

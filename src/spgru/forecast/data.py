@@ -11,6 +11,7 @@ pandas is only imported where pandas objects come in.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +133,13 @@ def _from_frame(y: Any, name: str) -> list[tuple[Any, Any]]:
                 raise ValueError(
                     f"{name} has no {item!r} in row {row}; say which series it belongs to, or "
                     "remove it"
+                )
+            unused = [str(column) for column in columns if column not in (item, time, value)]
+            if unused:
+                warnings.warn(
+                    f"{name} has columns that are not used: {', '.join(unused)}; pass as X what "
+                    "will be known for the horizon, too",
+                    stacklevel=5,
                 )
             return [
                 (label, part.set_index(time)[value])
