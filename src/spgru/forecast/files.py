@@ -19,6 +19,7 @@ from spgru.forecast.data import Panel
 from spgru.forecast.features import FeatureScaling
 from spgru.forecast.fit import TrainingRecord
 from spgru.forecast.network import Anchor
+from spgru.forecast.numbers import Numbers
 from spgru.forecast.scaling import Array
 from spgru.forecast.times import Times
 from spgru.runtime.device import choose_device
@@ -52,6 +53,7 @@ def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
         "names": panel.names,
         "single": panel.single,
         "times": None if panel.times is None else [_described(times) for times in panel.times],
+        "numbers": None if panel.numbers is None else [[n.start, n.step] for n in panel.numbers],
         "covariates": None if covariates is None else covariates.names,
         "covariate_range": None if covariates is None else covariates.range().tolist(),
         "features": {
@@ -122,7 +124,13 @@ def load(
         times = [
             _times(t, len(v)) for t, v in zip(config["times"][:most_series], values, strict=True)
         ]
-    panel = Panel(values, config["names"][:most_series], times, config["single"])
+    counts = None
+    if config.get("numbers") is not None:  # files of earlier versions do not tell
+        counts = [
+            Numbers(start, len(v), step)
+            for (start, step), v in zip(config["numbers"][:most_series], values, strict=True)
+        ]
+    panel = Panel(values, config["names"][:most_series], times, config["single"], counts)
     forecaster = kind(**config["settings"])
     forecaster._state = _Fitted(
         network, config["mode"], config["context"], config["season"], network.anchor, panel,

@@ -10,9 +10,9 @@ import numpy as np
 
 from spgru.forecast.scaling import Array
 
-__all__ = ["Times", "aligned", "check_gaps", "season_of", "times_of"]
+__all__ = ["MOST_MISSING", "Times", "aligned", "check_gaps", "check_index", "season_of", "times_of"]
 
-_MOST_MISSING = 100
+MOST_MISSING = 100
 """Times that may be missing for one that is there; a wrong year would otherwise fill the memory."""
 
 _SEASONS = {
@@ -129,9 +129,29 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
     """
     import pandas
 
+    if not check_index(index, where):
+        return None
+    if freq is not None and not isinstance(index, pandas.PeriodIndex):
+        _check_freq(index, where, freq)
+        return Times(index[0], len(index), freq)
+    freq = index.freqstr if index.freq is not None else None
+    if freq is None:
+        freq = _found_freq(index)
+    if freq is None:
+        raise ValueError(
+            f"the times of {where} have no frequency: their distances differ and are no multiples "
+            "of one step; resample it, for example by .resample('h').mean()"
+        )
+    return Times(index[0], len(index), freq)
+
+
+def check_index(index: Any, where: str) -> bool:
+    """Whether a pandas index holds times; refuses one that is in disorder."""
+    import pandas
+
     if not isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex):
         if isinstance(index, pandas.RangeIndex) and index.step > 0:
-            return None
+            return False
         if isinstance(index, pandas.MultiIndex):
             raise TypeError(
                 f"{where} has an index of several levels; pass a long table (reset_index)"
@@ -147,23 +167,12 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
                 f"the index of {where} is numbers with gaps; reindex it, so that missing values "
                 "are NaN, or reset_index(drop=True) if nothing is missing"
             )
-        return None
+        return False
     if index.hasnans:
         raise ValueError(f"{where} has a missing time (NaT) in its index; remove that row")
     _check_order(index, where)
     check_gaps(index, where)
-    if freq is not None and not isinstance(index, pandas.PeriodIndex):
-        _check_freq(index, where, freq)
-        return Times(index[0], len(index), freq)
-    freq = index.freqstr if index.freq is not None else None
-    if freq is None:
-        freq = _found_freq(index)
-    if freq is None:
-        raise ValueError(
-            f"the times of {where} have no frequency: their distances differ and are no multiples "
-            "of one step; resample it, for example by .resample('h').mean()"
-        )
-    return Times(index[0], len(index), freq)
+    return True
 
 
 def _check_freq(index: Any, where: str, freq: str) -> None:
@@ -213,7 +222,7 @@ def check_gaps(index: Any, where: str) -> None:
         local = index if index.tz is None else index.tz_convert(None)
         at = local.to_numpy().astype("datetime64[us]").astype(np.int64)
     gaps = np.diff(at)
-    if len(gaps) and float(at[-1] - at[0]) > _MOST_MISSING * len(at) * np.median(gaps) > 0:
+    if len(gaps) and float(at[-1] - at[0]) > MOST_MISSING * len(at) * np.median(gaps) > 0:
         place = int(gaps.argmax())
         raise ValueError(
             f"between {index[place]} and {index[place + 1]} far more times of {where} are missing "
