@@ -66,3 +66,18 @@ def test_the_calendar_is_that_of_local_time() -> None:
     np.testing.assert_allclose(hour, np.stack([np.sin(expected), np.cos(expected)], 1), atol=1e-12)
     # The part of the calendar from a later time on is the later part of the whole.
     np.testing.assert_array_equal(times.calendar(100, 140), times.calendar(0, 240)[100:])
+
+
+@pytest.mark.parametrize(
+    ("days", "freq"),
+    [(400, "YS"), (95, "QS"), (31, "MS"), (7.3, "W"), (1.1, "D"), (0.2, "h"), (1 / 1400, "min")],
+)
+def test_the_advice_for_times_without_a_frequency_fits_their_distance(
+    days: float, freq: str
+) -> None:
+    steps = np.random.default_rng(0).uniform(0.9, 1.1, 40)
+    index = pandas.Timestamp("1990-01-01") + pandas.to_timedelta(days * steps.cumsum(), unit="D")
+    with pytest.raises(ValueError, match=rf"for example by \.resample\('{freq}'\)"):
+        times_of(index, "y")
+    with pytest.raises(ValueError, match="y has 2 times, too few to tell their frequency"):
+        times_of(index[:2], "y")

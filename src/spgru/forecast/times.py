@@ -21,6 +21,12 @@ _SEASONS = {
 }  # fmt: skip
 """Steps of the season that is usual for a frequency."""
 
+_USUAL = {
+    "YS": 365 * 86400, "QS": 90 * 86400, "MS": 28 * 86400, "W": 7 * 86400, "D": 86400, "h": 3600,
+    "min": 60, "s": 1,
+}  # fmt: skip
+"""Frequencies with the least seconds of a step."""
+
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 
 
@@ -137,10 +143,15 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
     freq = index.freqstr if index.freq is not None else None
     if freq is None:
         freq = _found_freq(index)
+    if freq is None and len(index) < 3:
+        raise ValueError(
+            f"{where} has {len(index)} times, too few to tell their frequency; give it three, or "
+            "an index with one, for example by pandas.date_range"
+        )
     if freq is None:
         raise ValueError(
             f"the times of {where} have no frequency: their distances differ and are no multiples "
-            "of one step; resample it, for example by .resample('h').mean()"
+            f"of one step; resample it, for example by .resample({_near_freq(index)!r}).mean()"
         )
     return Times(index[0], len(index), freq)
 
@@ -256,6 +267,12 @@ def _found_freq(index: Any) -> str | None:
         if len(full) <= 3 * len(index) and index.isin(full).all():
             return str(full.freqstr)
     return None
+
+
+def _near_freq(index: Any) -> str:
+    """The longest of the usual frequencies that is not longer than most distances."""
+    median = np.median(np.diff(index.tz_localize(None).to_numpy()) / np.timedelta64(1, "s"))
+    return next((freq for freq, seconds in _USUAL.items() if seconds <= median), "ms")
 
 
 def _months(index: Any) -> list[str]:
