@@ -168,3 +168,11 @@ def test_a_name_that_two_columns_have_is_refused() -> None:
         with pytest.raises(ValueError, match=r"several columns named '[yz]'; rename them"):
             read_column(io.StringIO(text), column, time)
     assert len(read_column(io.StringIO(text.replace("y,y", "y,x")), "y", "t")) == 2
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%d-%m-%Y"])
+def test_dates_that_begin_with_day_or_month(form: str) -> None:
+    times = pandas.date_range("2024-02-01", periods=40, freq="D")
+    assert read_times([time.strftime(form) for time in times]).equals(times)
+    with pytest.raises(ValueError, match="which may begin with the day or with the month"):
+        read_times([time.strftime(form) for time in times[:12]])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,8 @@ def read_series(
         )
     for when in known[1:]:
         known[0].require_alike(when, name)
+    # By one name of the frequency: the calendar goes by it.
+    known = [replace(when, freq=known[0].freq) for when in known]
     counts = [count for count in numbers if count is not None]
     if len(counts) < len(values):
         counts = []  # by order, as arrays are

@@ -27,7 +27,8 @@ def read_column(path: str | Path | TextIO, column: str, time: str | None = None)
 
     Numbers are times if they are years, 202401, 20240131, 2024013123, 202401312359 or
     20240131235959, or seconds, milliseconds, microseconds or nanoseconds since 1970, then in UTC.
-    Texts with different offsets from UTC become UTC.
+    Texts with different offsets from UTC become UTC. Dates such as 01/02/2024 are read if others of
+    the column tell whether the day or the month comes first.
 
     Args:
         path: of the file, or an open one
@@ -83,7 +84,17 @@ def _times(cells: Any, column: str, name: str | Path) -> Any:
             "ignore"
         )  # pandas tells of cells without a form; they are named below
         # One zone for all: pandas has no column of times with several.
-        found = pandas.to_datetime(cells, errors="coerce", utc=offsets.nunique() > 1)
+        found, day_first = (
+            pandas.to_datetime(cells, errors="coerce", utc=offsets.nunique() > 1, dayfirst=first)
+            for first in (False, True)
+        )
+    if cells.str.match(r"\d{1,2}[/.-]\d{1,2}[/.-]\d{4}").all() and day_first.notna().all():
+        if found.notna().all() and not found.equals(day_first):
+            raise ValueError(
+                f"{column} of {name} holds dates such as {cells.iloc[0]}, which may begin with the "
+                "day or with the month; write them as 2024-01-31"
+            )
+        found = day_first
     _require_times(cells, found.notna(), column, name)
     return found
 

@@ -60,7 +60,7 @@ class Times:
             raise ValueError(
                 f"{name} holds points of time and periods; convert one by to_period or to_timestamp"
             )
-        if self.freq != other.freq:
+        if self.freq != other.freq and not self._steps_like(other):
             raise ValueError(
                 f"{name} holds series of frequencies {self.freq!r} and {other.freq!r}; resample "
                 "them to one, or fit one forecaster for each"
@@ -71,6 +71,18 @@ class Times:
                 f"{name} holds times of zones {zones[0]} and {zones[1]}; convert them to one by "
                 "tz_convert or tz_localize"
             )
+
+    def _steps_like(self, other: Times) -> bool:
+        """Whether two names of a frequency mean the same, as 7D and W-SUN do from a Sunday on."""
+        import pandas
+
+        if self.is_period:
+            return False
+        steps = [
+            [pandas.date_range(start, periods=9, freq=freq) for freq in (self.freq, other.freq)]
+            for start in (self.start, other.start)
+        ]
+        return all(one.equals(two) for one, two in steps)
 
     def calendar(self, first: int, count: int) -> Array:
         """What a calendar says of the times, as sines and cosines: (count, K).
