@@ -238,7 +238,8 @@ class Forecaster:
         """Go on from new values, without fitting again.
 
         Args:
-            y: the values after those that are known, in the form that `fit` was given
+            y: the values after those that are known, in the form that `fit` was given; times or
+                numbers of an index that lie in between are missing values, arrays go on at once
             X: their covariates, a row for each value, if there were any in `fit`
         """
         state = self._fitted()
