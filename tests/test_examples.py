@@ -65,6 +65,14 @@ def test_covariates(capsys: pytest.CaptureFixture[str]) -> None:
     (inputs,) = re.findall(r"inputs +(.*)", text)
     shares = [float(share) for share in re.findall(r"[\d.]+", inputs)]
     assert shares[-1] > 5 * shares[0] > 0
+    # The page shows this output; another machine rounds otherwise.
+    page = (EXAMPLES.parent / "docs" / "guides" / "covariates.md").read_text(encoding="utf-8")
+    shown, now = (
+        [float(found) for found in re.findall(r"[\d.]+(?=%|   80| hold)", part)]
+        for part in (page.split("```\n")[-2], text)
+    )
+    assert len(shown) == 3 * 3 + 3 * 7
+    assert now == pytest.approx(shown, rel=0.05, abs=0.4)
 
 
 def test_training_by_a_plain_loop(capsys: pytest.CaptureFixture[str]) -> None:

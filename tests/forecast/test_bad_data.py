@@ -441,6 +441,17 @@ def test_an_index_of_equally_spaced_numbers_is_none() -> None:
         np.testing.assert_array_equal(same_as_floats(y.set_axis(index)), same_as_floats(wave()))
 
 
+def test_a_row_of_covariates_needs_no_frequency() -> None:
+    """As a table from a file has none, and one row cannot tell it."""
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame({"a": wave(124)}, index=series(124).index)  # noqa: N806
+    fit = Forecaster(1, 18, 6, steps=1, hidden_size=2, mode="direct", progress=False).fit(
+        series(), X
+    )
+    row = X.iloc[120:121].set_axis(pandas.DatetimeIndex([X.index[120]]))
+    np.testing.assert_array_equal(fit.predict(X=row).mean, fit.predict(X=X).mean)
+
+
 def test_tables_of_covariates_that_are_refused() -> None:
     pandas = pytest.importorskip("pandas")
     y = series()
@@ -488,3 +499,42 @@ def test_a_time_zone_is_kept_over_a_change_of_the_clock() -> None:
     np.testing.assert_array_equal(hours, [1, 2, 3, 4])
     with pytest.raises(ValueError, match="zones Europe/Berlin and None"):
         forecaster().fit(y).predict(series())
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["freq", "no freq"])
+def test_another_frequency_than_that_of_the_fit_is_refused(known: bool) -> None:
+    """Midnights are hours, too; a day's values are no hour's."""
+    pandas = pytest.importorskip("pandas")
+    hourly, count = forecaster().fit(series()), 60
+    words = "of the frequency 'D' and not of 'h'" if known else "neighbours in the frequency 'h'"
+    for use in (hourly.predict, hourly.update):
+        days = pandas.date_range("2024-04-10", periods=count, freq="D")
+        days = days if known else pandas.DatetimeIndex(list(days))
+        with pytest.raises(ValueError, match=words):
+            use(pandas.Series(wave(count), days))
+    weekdays = pandas.date_range("2024-04-10", periods=count, freq="B")
+    with pytest.raises(ValueError, match="of the frequency 'B' and not of 'D'"):
+        forecaster().fit(series(freq="D")).predict(pandas.Series(wave(count), weekdays))
+
+
+def test_one_frequency_has_several_names() -> None:
+    pandas = pytest.importorskip("pandas")
+    weekly = forecaster().fit(series(freq="W-WED"))
+    later = series(60, "W-WED").index
+    for index in (pandas.date_range(later[0], periods=60, freq="7D"), list(later)):
+        found = weekly.predict(pandas.Series(wave(60), pandas.DatetimeIndex(index)))
+        assert found.index[0] == later[-1] + pandas.Timedelta(days=7)
+    one = series(freq="W-WED")
+    together = forecaster().fit([one, one.drop(one.index[7])]).predict()  # which has no freq
+    assert together.index[0].equals(together.index[1])
+    with pytest.raises(ValueError, match="frequencies 'D' and 'B'"):
+        forecaster().fit([series(freq="D"), series(freq="B")])
+    # Some times may be missing, all of them in between may not.
+    gaps = pandas.Series(wave(60), later).iloc[[*range(0, 40, 2), *range(40, 60)]]
+    assert np.isfinite(weekly.predict(gaps).mean).all()
+
+
+def test_columns_of_a_long_table_that_are_not_used_are_named() -> None:
+    long = series().rename("value").rename_axis("time").reset_index().assign(item="a", price=3.0)
+    with pytest.warns(UserWarning, match="y has columns that are not used: price; pass as X"):
+        forecaster().fit(long)

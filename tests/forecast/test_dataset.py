@@ -186,6 +186,10 @@ def test_series_that_cannot_be_forecast_are_named(
         (lambda t: t.assign(item=None), "rows without a name in the column 'item'"),
         (lambda t: t.assign(value="text"), "holds text"),
         (lambda t: t.assign(time=np.arange(len(t))), "has no time index"),
+        (
+            lambda t: t.assign(time=t["time"].min() + 7 * (t["time"] - t["time"].min())),
+            "no two times of y.'s000'. are neighbours in the frequency 'D' of the fit",
+        ),
     ],
 )
 def test_bad_tables_are_refused(folder: Path, tmp_path: Path, change: Any, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,8 +125,70 @@ def test_empty_lines_of_a_single_column_are_missing_values(
     np.testing.assert_array_equal(found, np.array(values, float))
 
 
-def test_years_are_times_and_other_numbers_are_not() -> None:
-    found = read_column(io.StringIO("year,y\n2019,1\n2020,2\n"), "y", "year")
-    assert [str(time.date()) for time in found.index] == ["2019-01-01", "2020-01-01"]
-    with pytest.raises(ValueError, match="t holds 3 in row 2 of the table, which is neither"):
-        read_column(io.StringIO("t,y\n2020,1\n3,2\n"), "y", "t")
+def read_times(cells: list[str]) -> Any:
+    rows = [f"{cell},{number}" for number, cell in enumerate(cells)]
+    return read_column(io.StringIO("\n".join(["t,y", *rows])), "y", "t").index
+
+
+@pytest.mark.parametrize(
+    ("form", "freq"),
+    [
+        ("%Y", "YS"), ("%Y%m", "MS"), ("%Y%m%d", "D"), ("%Y%m%d%H", "h"), ("%Y%m%d%H%M", "15min"),
+        ("%Y%m%d%H%M%S", "s"),
+    ],
+)  # fmt: skip
+def test_dates_written_as_numbers(form: str, freq: str) -> None:
+    times = pandas.date_range("1990-12-01" if freq != "YS" else "1900", periods=40, freq=freq)
+    assert read_times([time.strftime(form) for time in times]).equals(times)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_since_1970_are_utc(unit: str) -> None:
+    times = pandas.date_range("2020-09-13 12:00", periods=40, freq="h", tz="UTC")
+    assert read_times([str(time) for time in times.as_unit(unit).asi8]).equals(times)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["1", "2", "3"], "t of the table holds numbers such as 1, which may be anything"),
+        (["20210101", "20210132"], "holds numbers such as 20210101"),
+        (["2021", "20210102"], "holds numbers such as 2021"),
+        (["2021.5", "2022.5"], "holds numbers such as 2021.5"),
+        (["-1e30", "2022"], "holds numbers such as -1e.30"),
+        (["2021", "", "2023"], "t holds nothing in row 2 of the table, which is no time"),
+        (["2021-01-01", "", "2021-01-03"], "t holds nothing in row 2 of the table"),
+        (["True", "False"], "t holds 'True' in row 1"),
+        (
+            ["2021-01-01 00:00+01:00", "2021-01-01 01:00"],
+            "t holds '2021-01-01 01:00' in row 2 of the table, which is no time with an offset",
+        ),
+    ],
+)
+def test_what_is_no_time_is_refused(cells: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_times(cells)
+
+
+def test_offsets_over_a_change_of_the_clock_become_utc() -> None:
+    local = pandas.date_range("2024-03-30", periods=72, freq="h", tz="Europe/Berlin")
+    found = read_times([time.isoformat() for time in local])
+    assert found.equals(local.tz_convert("UTC"))
+    one = read_times([time.isoformat() for time in local[:20]])
+    assert one[0].isoformat() == "2024-03-30T00:00:00+01:00"
+
+
+def test_a_name_that_two_columns_have_is_refused() -> None:
+    text = "t,y,y,z,z\n2021-01-01,1,2,3,4\n2021-01-02,1,2,3,4\n"
+    for column, time in (("y", "t"), ("t", "z")):
+        with pytest.raises(ValueError, match=r"several columns named '[yz]'; rename them"):
+            read_column(io.StringIO(text), column, time)
+    assert len(read_column(io.StringIO(text.replace("y,y", "y,x")), "y", "t")) == 2
+
+
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%d-%m-%Y"])
+def test_dates_that_begin_with_day_or_month(form: str) -> None:
+    times = pandas.date_range("2024-02-01", periods=40, freq="D")
+    assert read_times([time.strftime(form) for time in times]).equals(times)
+    with pytest.raises(ValueError, match="which may begin with the day or with the month"):
+        read_times([time.strftime(form) for time in times[:12]])

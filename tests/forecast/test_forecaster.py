@@ -195,6 +195,8 @@ def test_saved_and_loaded(tmp_path: Path, one: Forecaster) -> None:
     same(again.predict(), one.predict())
     assert again.settings == one.settings
     assert again.records["direct"].scores == one.records["direct"].scores
+    assert one.report is not None
+    assert str(again.report) == str(one.report)
     with pytest.raises(FileNotFoundError, match="holds no forecaster"):
         Forecaster.load(tmp_path)
     (tmp_path / "one" / "forecaster.json").write_text('{"format": 99}')
@@ -212,6 +214,21 @@ def test_saved_with_times_and_covariates(tmp_path: Path) -> None:
     again = Forecaster.load(tmp_path)
     same(again.predict(X=known), found.predict(X=known))
     assert again.predict(X=known).index[1].equals(index[200:])
+
+
+def test_names_of_series_are_saved(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    days = [pandas.Timestamp("2024-03-31 12:00", tz=zone) for zone in (None, "Europe/Berlin")]
+    names = ["a", 1, 2.5, None, np.int64(7), np.str_("b"), ("north", np.int32(3)), ((1, "x"), 2)]
+    names += [*days, ("at", days[1])]
+    found = Forecaster(HORIZON, **SMALL | {"steps": 1}).fit({name: wave(100) for name in names})
+    found.save(tmp_path)
+    again = Forecaster.load(tmp_path).predict().names
+    assert again == names
+    assert str(again[9].tz) == "Europe/Berlin"
+    strange = frozenset("ab")
+    with pytest.raises(TypeError, match="of type frozenset, and only text, numbers, pandas Timest"):
+        Forecaster(HORIZON, **SMALL | {"steps": 1}).fit({("x", strange): wave(100)}).save(tmp_path)
 
 
 # -- covariates -----------------------------------------------------------------------------------

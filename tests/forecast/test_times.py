@@ -9,23 +9,41 @@ from spgru.forecast.times import season_of, times_of
 
 pandas = pytest.importorskip("pandas")
 
-FREQUENCIES = ["s", "15min", "h", "6h", "D", "B", "7D", "MS", "ME", "QS-FEB", "QE-MAR", "YS-JAN"]
+FREQUENCIES = [
+    "s", "15min", "h", "6h", "D", "B", "7D", "W-WED", "14D", "MS", "ME", "BMS", "BME", "2MS", "2ME",
+    "4MS", "QS", "QS-FEB", "QE", "QE-FEB", "QE-MAR", "BQE", "6MS", "6ME", "YS", "YS-APR", "YE",
+    "YE-JUN", "2YS", "10YE",
+]  # fmt: skip
 
 
+@pytest.mark.parametrize("missing", [[], [5, 6, 30]], ids=["whole", "gaps"])
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
 @pytest.mark.parametrize("freq", FREQUENCIES)
-def test_frequencies_are_found_with_gaps_too(freq: str, zone: str | None) -> None:
-    full = pandas.date_range("2024-01-01", periods=60, freq=freq, tz=zone)
-    index = pandas.DatetimeIndex(full.delete([5, 6, 30]), freq=None)
+def test_frequencies_are_found(freq: str, zone: str | None, missing: list[int]) -> None:
+    """The longest step that explains all times: quarters are no months of which most are missing"""
+    count = 24 if freq == "10YE" else 60
+    full = pandas.date_range("1980-03-01", periods=count, freq=freq, tz=zone)
+    index = pandas.DatetimeIndex(full.delete([n for n in missing if n < count]), freq=None)
     times = times_of(index, "y")
     assert times is not None
-    assert times.index(0, 60).equals(full)
+    assert times.index(0, count).equals(full)
+
+
+def test_quarters_of_a_year_have_one_name() -> None:
+    """So that series which start in other quarters go together."""
+    for freq in ("QS", "QE"):
+        full = pandas.date_range("2010", periods=40, freq=freq)
+        parts = (pandas.DatetimeIndex(list(full[n:])) for n in range(4))
+        assert {times_of(index, "y").freq for index in parts} == {full.freqstr}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("freq", "season"),
-    [("h", 24), ("15min", 96), ("D", 7), ("B", 5), ("7D", 52), ("MS", 12), ("QS", 4), ("YS", 1)],
-)
+    [
+        ("h", 24), ("15min", 96), ("D", 7), ("B", 5), ("7D", 52), ("MS", 12), ("2MS", 6), ("QS", 4),
+        ("2QS", 2), ("BQE", 4), ("5MS", 1), ("YS", 1),
+    ],
+)  # fmt: skip
 def test_usual_seasons(freq: str, season: int) -> None:
     index = pandas.date_range("2024-01-01", periods=60, freq=freq)
     assert season_of(times_of(index, "y")) == season
@@ -48,3 +66,18 @@ def test_the_calendar_is_that_of_local_time() -> None:
     np.testing.assert_allclose(hour, np.stack([np.sin(expected), np.cos(expected)], 1), atol=1e-12)
     # The part of the calendar from a later time on is the later part of the whole.
     np.testing.assert_array_equal(times.calendar(100, 140), times.calendar(0, 240)[100:])
+
+
+@pytest.mark.parametrize(
+    ("days", "freq"),
+    [(400, "YS"), (95, "QS"), (31, "MS"), (7.3, "W"), (1.1, "D"), (0.2, "h"), (1 / 1400, "min")],
+)
+def test_the_advice_for_times_without_a_frequency_fits_their_distance(
+    days: float, freq: str
+) -> None:
+    steps = np.random.default_rng(0).uniform(0.9, 1.1, 40)
+    index = pandas.Timestamp("1990-01-01") + pandas.to_timedelta(days * steps.cumsum(), unit="D")
+    with pytest.raises(ValueError, match=rf"for example by \.resample\('{freq}'\)"):
+        times_of(index, "y")
+    with pytest.raises(ValueError, match="y has 2 times, too few to tell their frequency"):
+        times_of(index[:2], "y")

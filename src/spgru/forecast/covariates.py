@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from spgru.forecast.data import Panel, as_numbers, is_pandas
+from spgru.forecast.numbers import Numbers, numbers_of
 from spgru.forecast.scaling import LARGEST, Array
-from spgru.forecast.times import Times, times_of
+from spgru.forecast.times import Times, check_index
 from spgru.moments import Moments
 
 __all__ = ["Covariates", "read_covariates", "warn_if_far"]
@@ -85,7 +86,8 @@ def read_covariates(
     means, variances, names = [], [], None
     for number, part in enumerate(parts):
         where = "X" if panel.single else f"X[{panel.names[number]!r}]"
-        times = None if panel.times is None else panel.times[number]
+        index = panel.times or panel.numbers
+        times = None if index is None else index[number]
         start = len(panel.values[number]) if first is None else first
         mean, var, columns = _one(part, where, times, start, rows[number])
         if expected is not None and var is not None and len(columns) == len(expected):
@@ -134,7 +136,7 @@ def _parts(X: Any, panel: Panel) -> list[Any]:  # noqa: N803
             raise ValueError(f"X has no covariates for the series {missing[0]!r}")
         return [X[name] for name in panel.names]
     if is_pandas(X, "DataFrame") or is_pandas(X, "Series"):
-        if panel.times is None or times_of(X.index, "X") is None:
+        if panel.times is None or not check_index(X.index, "X"):
             raise ValueError(
                 "one table X serves several series only where it and they have a time index; pass "
                 "a list with one X for each series"
@@ -152,7 +154,7 @@ def _parts(X: Any, panel: Panel) -> list[Any]:  # noqa: N803
 def _one(
     X: Any,  # noqa: N803
     where: str,
-    times: Times | None,
+    times: Times | Numbers | None,
     first: int,
     rows: Sequence[int],
 ) -> tuple[Array, Array | None, list[str]]:
@@ -201,21 +203,39 @@ def _one(
     return found, None, columns or [str(number) for number in range(found.shape[1])]
 
 
-def _at_times(X: Any, where: str, times: Times | None, first: int, count: int) -> Any:  # noqa: N803
-    """The rows of a table at the times that are needed; as they are where there are no times."""
-    own = times_of(X.index, where)
-    if (own is None) != (times is None):
-        which = "the series have" if own is None else f"{where} has"
+def _at_times(
+    X: Any,  # noqa: N803
+    where: str,
+    times: Times | Numbers | None,
+    first: int,
+    count: int,
+) -> Any:
+    """The rows of a table at the times that are needed; as they are where the series have none."""
+    timed = check_index(X.index, where)
+    if timed != isinstance(times, Times):
+        which = f"{where} has" if timed else "the series have"
         raise ValueError(f"only {which} a time index; give both one, or none")
-    if times is None or own is None:
+    if times is None:
         return X
-    zones = [str(getattr(t.start, "tz", None)) for t in (times, own)]
-    if zones[0] != zones[1]:
-        raise ValueError(
-            f"{where} has times of zone {zones[1]}, the series of {zones[0]}; convert one of them"
+    what_to_do = "covariates must be known"
+    if isinstance(times, Times):
+        zones = [str(getattr(part, "tz", None)) for part in (times.start, X.index)]
+        if zones[0] != zones[1]:
+            raise ValueError(
+                f"{where} has times of zone {zones[1]}, the series of {zones[0]}; convert one of "
+                "them"
+            )
+    else:
+        what_to_do = (
+            f"number its rows as those of the series, which goes from {times.start} to "
+            f"{times.values(times.count - 1, 1)[0]}"
         )
+        if numbers_of(X.index) is None:
+            raise ValueError(
+                f"{where} has no index of whole numbers, and the series have one; {what_to_do}"
+            )
     wanted = times.index(first, count)
     missing = ~wanted.isin(X.index)
     if missing.any():
-        raise ValueError(f"{where} has no row for {wanted[missing][0]}; covariates must be known")
+        raise ValueError(f"{where} has no row for {wanted[missing][0]}; {what_to_do}")
     return X.loc[wanted]

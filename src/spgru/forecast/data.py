@@ -11,12 +11,14 @@ pandas is only imported where pandas objects come in.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from spgru.forecast.numbers import Numbers, numbers_of
 from spgru.forecast.scaling import LARGEST, Array
 from spgru.forecast.times import Times, aligned, times_of
 
@@ -42,6 +44,8 @@ class Panel:
     """of each series, None for plain arrays"""
     single: bool
     """whether one series was given, and not a collection of one"""
+    numbers: list[Numbers] | None = None
+    """the index of each series where it is one of whole numbers, None for plain arrays"""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -53,6 +57,7 @@ def read_series(
     name: str = "y",
     freq: str | None = None,
     may_be_unknown: bool = False,
+    step: int | None = None,
 ) -> Panel:
     """Whatever holds one or many series, checked.
 
@@ -63,15 +68,18 @@ def read_series(
         name: of the argument, for messages
         freq: of the time index, if it is known; else found out, which takes three times
         may_be_unknown: allow series that are NaN throughout
+        step: of an index of whole numbers, if it is known
     """
     items, single = _items(y, name)
-    values, times = [], []
+    values, times, numbers = [], [], []
     for label, item in items:
         where = name if single else f"{name}[{label!r}]"
         found, when = _one(item, where, freq)
         _check_values(found, where, positive, may_be_unknown)
         values.append(found)
         times.append(when)
+        if when is None and is_pandas(item, "Series"):
+            numbers.append(numbers_of(item.index, step))
     known = [when for when in times if when is not None]
     if known and len(known) < len(times):
         raise ValueError(
@@ -79,7 +87,14 @@ def read_series(
         )
     for when in known[1:]:
         known[0].require_alike(when, name)
-    return Panel(values, [label for label, _ in items], known or None, single)
+    # By one name of the frequency: the calendar goes by it.
+    known = [replace(when, freq=known[0].freq) for when in known]
+    counts = [count for count in numbers if count is not None]
+    if len(counts) < len(values):
+        counts = []  # by order, as arrays are
+    for count in counts[1:]:
+        counts[0].require_alike(count, name)
+    return Panel(values, [label for label, _ in items], known or None, single, counts or None)
 
 
 def _items(y: Any, name: str) -> tuple[list[tuple[Any, Any]], bool]:
@@ -132,6 +147,13 @@ def _from_frame(y: Any, name: str) -> list[tuple[Any, Any]]:
                 raise ValueError(
                     f"{name} has no {item!r} in row {row}; say which series it belongs to, or "
                     "remove it"
+                )
+            unused = [str(column) for column in columns if column not in (item, time, value)]
+            if unused:
+                warnings.warn(
+                    f"{name} has columns that are not used: {', '.join(unused)}; pass as X what "
+                    "will be known for the horizon, too",
+                    stacklevel=5,
                 )
             return [
                 (label, part.set_index(time)[value])

@@ -12,13 +12,17 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 import safetensors.torch
+import torch
 
 from spgru.calibration import load_calibration
+from spgru.calibration.report import OutcomeReport
 from spgru.forecast.covariates import Covariates
 from spgru.forecast.data import Panel
 from spgru.forecast.features import FeatureScaling
 from spgru.forecast.fit import TrainingRecord
+from spgru.forecast.labels import label_from_json, label_to_json
 from spgru.forecast.network import Anchor
+from spgru.forecast.numbers import Numbers
 from spgru.forecast.scaling import Array
 from spgru.forecast.times import Times
 from spgru.runtime.device import choose_device
@@ -37,11 +41,6 @@ _Kind = TypeVar("_Kind", bound="Forecaster")
 def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
     state, path = forecaster._fitted(), Path(folder)
     panel, covariates = state.panel, state.covariates
-    strange = [name for name in panel.names if not isinstance(name, str | int | float | None)]
-    if strange:
-        raise TypeError(
-            f"a series is named {strange[0]!r}, and only text and numbers can be saved; rename it"
-        )
     config = {
         "format": _FORMAT,
         "settings": asdict(forecaster.settings),
@@ -49,9 +48,10 @@ def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
         "context": state.context,
         "season": state.season,
         "anchor": state.anchor,
-        "names": panel.names,
+        "names": [label_to_json(name) for name in panel.names],
         "single": panel.single,
         "times": None if panel.times is None else [_described(times) for times in panel.times],
+        "numbers": None if panel.numbers is None else [[n.start, n.step] for n in panel.numbers],
         "covariates": None if covariates is None else covariates.names,
         "covariate_range": None if covariates is None else covariates.range().tolist(),
         "features": {
@@ -60,6 +60,7 @@ def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
             "calendar": state.scaling.calendar,
         },
         "records": {mode: asdict(record) for mode, record in state.records.items()},
+        "report": None if state.report is None else state.report.to_dict(),
     }
     arrays = {f"values.{n}": values for n, values in enumerate(panel.values)}
     if covariates is not None:
@@ -122,12 +123,20 @@ def load(
         times = [
             _times(t, len(v)) for t, v in zip(config["times"][:most_series], values, strict=True)
         ]
-    panel = Panel(values, config["names"][:most_series], times, config["single"])
+    counts = None
+    if config.get("numbers") is not None:  # files of earlier versions do not tell
+        counts = [
+            Numbers(start, len(v), step)
+            for (start, step), v in zip(config["numbers"][:most_series], values, strict=True)
+        ]
+    names = [label_from_json(name) for name in config["names"][:most_series]]
+    panel = Panel(values, names, times, config["single"], counts)
     forecaster = kind(**config["settings"])
     forecaster._state = _Fitted(
         network, config["mode"], config["context"], config["season"], network.anchor, panel,
         covariates, scaling,
-        {mode: TrainingRecord(**record) for mode, record in config["records"].items()}, None,
+        {mode: TrainingRecord(**record) for mode, record in config["records"].items()},
+        _report(config.get("report")),
     )  # fmt: skip
     return forecaster
 
@@ -145,6 +154,17 @@ def _arrays(path: Path, count: int) -> dict[str, Array]:
     with safetensors.safe_open(path, "numpy") as file:
         wanted = [name for name in file.keys() if int(name.split(".")[1]) < count]  # noqa: SIM118
         return {name: file.get_tensor(name) for name in wanted}
+
+
+def _report(found: dict[str, Any] | None) -> OutcomeReport | None:
+    """None for a forecaster without calibration, and in files of earlier versions."""
+    if found is None:
+        return None
+    values: dict[str, Any] = {
+        name: torch.tensor(value, dtype=torch.float64) if isinstance(value, list) else value
+        for name, value in found.items()
+    }
+    return OutcomeReport(**values)
 
 
 def _extent(config: dict[str, Any]) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spgru.forecast.numbers import Numbers
 from spgru.forecast.scaling import Array, Scaling
 from spgru.forecast.times import Times
 
@@ -39,6 +40,8 @@ class Forecast:
     """(S, H) each, parts of the variance, which add up to 1"""
     history: list[Array]
     """what was known before, for plots"""
+    numbers: list[Numbers] | None = None
+    """of the histories, where their index is one of whole numbers"""
 
     # -- numbers ----------------------------------------------------------------------------------
 
@@ -100,24 +103,29 @@ class Forecast:
             self.z_mean[one], self.z_var[one], self.scaling.of_rows(one), self.names[one],
             None if self.times is None else self.times[one], True,
             None if self.shares is None else {k: part[one] for k, part in self.shares.items()},
-            self.history[one],
+            self.history[one], None if self.numbers is None else self.numbers[one],
         )  # fmt: skip
 
     # -- tables and pictures ----------------------------------------------------------------------
 
     @property
     def index(self) -> Any:
-        """Times of the forecast, pandas; of several series a list. None without times."""
-        if self.times is None:
+        """Times of the forecast, or numbers that count on, pandas; of several series a list.
+
+        None for arrays.
+        """
+        known = self.times or self.numbers
+        if known is None:
             return None
         horizon = self.z_mean.shape[1]
-        found = [times.index(times.count, horizon) for times in self.times]
+        found = [times.index(times.count, horizon) for times in known]
         return found[0] if self.single else found
 
     def to_frame(self, quantiles: Sequence[float] = DECILES) -> Any:
         """A pandas DataFrame: item (for several series), time, mean, std, and the quantiles.
 
-        Without a time index, time counts the steps from the series' start.
+        Without a time index, time goes on from an index of whole numbers; else it counts the steps
+        from the series' start.
         """
         try:
             import pandas
@@ -132,7 +140,8 @@ class Forecast:
         if not self.single:
             table["item"] = np.repeat(np.asarray(self.names, object), horizon)
         if self.times is None:
-            table["time"] = np.concatenate([len(h) + np.arange(horizon) for h in self.history])
+            counts = [self._counts(series) for series in range(len(self.history))]
+            table["time"] = np.concatenate([c.values(c.count, horizon) for c in counts])
         else:
             found = [times.index(times.count, horizon) for times in self.times]
             table["time"] = found[0].append(found[1:])
@@ -158,8 +167,9 @@ class Forecast:
         self._check_number(series)
         horizon, past = self.z_mean.shape[1], self.history[series]
         shown = min(len(past), 3 * horizon if history is None else history)
-        before: Any = np.arange(len(past) - shown, len(past))
-        after: Any = np.arange(len(past), len(past) + horizon)
+        counts = self._counts(series)
+        before: Any = counts.values(len(past) - shown, shown)
+        after: Any = counts.values(len(past), horizon)
         if self.times is not None:
             times = self.times[series]
             before, after = times.index(len(past) - shown, shown), times.index(len(past), horizon)
@@ -177,6 +187,12 @@ class Forecast:
         axes.set_title("forecast" if self.single else f"forecast of {self.names[series]}")
         axes.legend(loc="upper left", fontsize="small")
         return figure
+
+    def _counts(self, series: int) -> Numbers:
+        """An index of numbers; steps from the start of a series that has none."""
+        if self.numbers is None:
+            return Numbers(0, len(self.history[series]), 1)
+        return self.numbers[series]
 
     def _check_number(self, series: int) -> None:
         if not 0 <= series < len(self.history):

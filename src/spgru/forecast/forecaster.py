@@ -214,8 +214,7 @@ class Forecaster:
         if y is None:
             panel = state.panel
         else:
-            freq = state.panel.times[0].freq if state.panel.times else None
-            panel = read_series(y, settings.positive, freq=freq)
+            panel = read_series(y, settings.positive, **self._spacing())
             self._check_times(panel)
         covariates = self._known(panel, X, y is None)
         least = least_history(state.context, state.season)
@@ -232,19 +231,19 @@ class Forecaster:
             found = run(state.network, windows, np.arange(len(panel)), lengths, split)
         return Forecast(
             found.mean, found.var, found.scaling, panel.names, panel.times, panel.single,
-            found.shares, panel.values,
+            found.shares, panel.values, panel.numbers,
         )  # fmt: skip
 
     def update(self, y: Any, X: Any = None) -> Self:  # noqa: N803
         """Go on from new values, without fitting again.
 
         Args:
-            y: the values after those that are known, in the form that `fit` was given
+            y: the values after those that are known, in the form that `fit` was given; times or
+                numbers of an index that lie in between are missing values, arrays go on at once
             X: their covariates, a row for each value, if there were any in `fit`
         """
         state = self._fitted()
-        freq = state.panel.times[0].freq if state.panel.times else None
-        new = read_series(y, self.settings.positive, freq=freq, may_be_unknown=True)
+        new = read_series(y, self.settings.positive, may_be_unknown=True, **self._spacing())
         panel, added = appended(state.panel, new)
         covariates = state.covariates
         if (X is None) != (covariates is None):
@@ -326,7 +325,18 @@ class Forecaster:
             raise RuntimeError("this Forecaster has not been fitted; call fit first")
         return self._state
 
+    def _spacing(self) -> dict[str, Any]:
+        """Of the index in `fit`, for series that come later."""
+        known = self._fitted().panel
+        return {
+            "freq": known.times[0].freq if known.times else None,
+            "step": known.numbers[0].step if known.numbers else None,
+        }
+
     def _check_times(self, panel: Panel) -> None:
+        numbers = self._fitted().panel.numbers
+        if numbers is not None and panel.numbers is not None:
+            numbers[0].require_alike(panel.numbers[0], "fit and predict together")
         known = self._fitted().panel.times
         if known is None:
             return

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from spgru.forecast.data import Panel
+from spgru.forecast.numbers import Numbers
 from spgru.forecast.scaling import Array
-from spgru.forecast.times import Times, check_gaps
+from spgru.forecast.times import MOST_MISSING, Times, check_gaps
 
 __all__ = ["appended"]
 
@@ -21,15 +22,32 @@ def appended(known: Panel, new: Panel) -> tuple[Panel, list[int]]:
     if (known.times is None) != (new.times is None):
         raise ValueError("only one of y and the known series has a time index; give both one")
     order = [0] if known.single else [new.names.index(name) for name in known.names]
-    values, times, added = [], [], []
+    values, times, numbers, added = [], [], [], []
     for number, place in enumerate(order):
         later = new.values[place]
         if known.times is not None and new.times is not None:
             later = _from_the_end(known.times[number], new.times[place], later, known.names[number])
             times.append(known.times[number].longer(len(later)))
+        if known.numbers is not None:
+            own = known.numbers[number]
+            if new.numbers is not None:
+                later = _from_the_count(own, new.numbers[place], later, known.names[number])
+            numbers.append(own.longer(len(later)))
         values.append(np.concatenate([known.values[number], later]))
         added.append(len(later))
-    return Panel(values, known.names, times or None, known.single), added
+    panel = Panel(values, known.names, times or None, known.single, numbers or None)
+    return panel, added
+
+
+def _from_the_count(known: Numbers, new: Numbers, values: Array, name: object) -> Array:
+    """The new values, after NaN for numbers that are missing in between."""
+    gap = known.missing_before(new, name)
+    if gap > MOST_MISSING * known.count:
+        raise ValueError(
+            f"y of the series {name!r} starts at {new.start}, far more steps after its end than it "
+            "has values; correct its index, or pass an array"
+        )
+    return np.concatenate([np.full(gap, np.nan), values])
 
 
 def _from_the_end(known: Times, new: Times, values: Array, name: object) -> Array:

@@ -246,7 +246,7 @@ def _table(forecaster: Forecaster, chunk: dict[Any, Any], quantiles: Sequence[fl
         known = {name: table[names] for name, table in short.items()}
     forecast = forecaster.predict(values, known, parts=False)
     table = forecast.to_frame(quantiles)
-    if forecast.times is None:
+    if forecast.index is None:
         # Steps from the start of the whole series.
         cut = [len(whole) - len(short[name]) for name, whole in chunk.items()]
         table["time"] += np.repeat(cut, horizon)

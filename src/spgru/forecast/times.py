@@ -10,16 +10,24 @@ import numpy as np
 
 from spgru.forecast.scaling import Array
 
-__all__ = ["Times", "aligned", "check_gaps", "season_of", "times_of"]
+__all__ = ["MOST_MISSING", "Times", "aligned", "check_gaps", "check_index", "season_of", "times_of"]
 
-_MOST_MISSING = 100
+MOST_MISSING = 100
 """Times that may be missing for one that is there; a wrong year would otherwise fill the memory."""
 
 _SEASONS = {
     "s": 60, "min": 60, "h": 24, "D": 7, "B": 5, "W": 52, "M": 12, "MS": 12, "ME": 12, "BMS": 12,
     "BME": 12, "Q": 4, "QS": 4, "QE": 4, "BQS": 4, "BQE": 4, "Y": 1, "YS": 1, "YE": 1,
 }  # fmt: skip
-"""Steps of the season that is usual for a frequency; other multiples of it have none."""
+"""Steps of the season that is usual for a frequency."""
+
+_USUAL = {
+    "YS": 365 * 86400, "QS": 90 * 86400, "MS": 28 * 86400, "W": 7 * 86400, "D": 86400, "h": 3600,
+    "min": 60, "s": 1,
+}  # fmt: skip
+"""Frequencies with the least seconds of a step."""
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Times:
             raise ValueError(
                 f"{name} holds points of time and periods; convert one by to_period or to_timestamp"
             )
-        if self.freq != other.freq:
+        if self.freq != other.freq and not self._steps_like(other):
             raise ValueError(
                 f"{name} holds series of frequencies {self.freq!r} and {other.freq!r}; resample "
                 "them to one, or fit one forecaster for each"
@@ -63,6 +71,18 @@ class Times:
                 f"{name} holds times of zones {zones[0]} and {zones[1]}; convert them to one by "
                 "tz_convert or tz_localize"
             )
+
+    def _steps_like(self, other: Times) -> bool:
+        """Whether two names of a frequency mean the same, as 7D and W-SUN do from a Sunday on."""
+        import pandas
+
+        if self.is_period:
+            return False
+        steps = [
+            [pandas.date_range(start, periods=9, freq=freq) for freq in (self.freq, other.freq)]
+            for start in (self.start, other.start)
+        ]
+        return all(one.equals(two) for one, two in steps)
 
     def calendar(self, first: int, count: int) -> Array:
         """What a calendar says of the times, as sines and cosines: (count, K).
@@ -112,8 +132,11 @@ def season_of(times: Times | None) -> int:
         return _SEASONS.get(unit, 1)
     if (number, unit) == ("7", "D"):
         return _SEASONS["W"]
-    day = {"s": 86400, "min": 1440, "h": 24}.get(unit, 0)
-    return day // int(number) if day and day % int(number) == 0 else 1
+    # Of multiples, those that fill a day or a year.
+    whole = {"s": 86400, "min": 1440, "h": 24}.get(unit, 0)
+    if unit.lstrip("B")[:1] in ("M", "Q"):
+        whole = _SEASONS.get(unit, 0)
+    return whole // int(number) if whole % int(number) == 0 and whole else 1
 
 
 def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
@@ -124,9 +147,34 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
     """
     import pandas
 
+    if not check_index(index, where):
+        return None
+    if freq is not None and not isinstance(index, pandas.PeriodIndex):
+        _check_freq(index, where, freq)
+        return Times(index[0], len(index), freq)
+    freq = index.freqstr if index.freq is not None else None
+    if freq is None:
+        freq = _found_freq(index)
+    if freq is None and len(index) < 3:
+        raise ValueError(
+            f"{where} has {len(index)} times, too few to tell their frequency; give it three, or "
+            "an index with one, for example by pandas.date_range"
+        )
+    if freq is None:
+        raise ValueError(
+            f"the times of {where} have no frequency: their distances differ and are no multiples "
+            f"of one step; resample it, for example by .resample({_near_freq(index)!r}).mean()"
+        )
+    return Times(index[0], len(index), freq)
+
+
+def check_index(index: Any, where: str) -> bool:
+    """Whether a pandas index holds times; refuses one that is in disorder."""
+    import pandas
+
     if not isinstance(index, pandas.DatetimeIndex | pandas.PeriodIndex):
         if isinstance(index, pandas.RangeIndex) and index.step > 0:
-            return None
+            return False
         if isinstance(index, pandas.MultiIndex):
             raise TypeError(
                 f"{where} has an index of several levels; pass a long table (reset_index)"
@@ -142,24 +190,40 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
                 f"the index of {where} is numbers with gaps; reindex it, so that missing values "
                 "are NaN, or reset_index(drop=True) if nothing is missing"
             )
-        return None
+        return False
     if index.hasnans:
         raise ValueError(f"{where} has a missing time (NaT) in its index; remove that row")
     _check_order(index, where)
     check_gaps(index, where)
-    if freq is not None and not isinstance(index, pandas.PeriodIndex):
-        if index.isin(pandas.date_range(index[0], index[-1], freq=freq)).all():
-            return Times(index[0], len(index), freq)
-        raise ValueError(f"the times of {where} are not of the frequency {freq!r} of the fit")
-    freq = index.freqstr if index.freq is not None else None
-    if freq is None:
-        freq = _found_freq(index)
-    if freq is None:
-        raise ValueError(
-            f"the times of {where} have no frequency: their distances differ and are no multiples "
-            "of one step; resample it, for example by .resample('h').mean()"
+    return True
+
+
+def _check_freq(index: Any, where: str, freq: str) -> None:
+    """Refuse times of another frequency, also of one whose times are all among those of this one.
+
+    Frequencies have several names, so that their times are compared.
+    """
+    import pandas
+
+    if index.freq is not None:
+        own, expected = (
+            pandas.date_range(index[0], periods=len(index) + 1, freq=kind)
+            for kind in (index.freq, freq)
         )
-    return Times(index[0], len(index), freq)
+        if not own.equals(expected):
+            raise ValueError(
+                f"the times of {where} are of the frequency {index.freqstr!r} and not of {freq!r}, "
+                "that of the fit; resample them, or fit another forecaster"
+            )
+    places = pandas.date_range(index[0], index[-1], freq=freq).get_indexer(index)
+    if (places < 0).any():
+        raise ValueError(f"the times of {where} are not of the frequency {freq!r} of the fit")
+    if len(places) > 1 and np.diff(places).min() > 1:
+        raise ValueError(
+            f"no two times of {where} are neighbours in the frequency {freq!r} of the fit; "
+            f"resample them if they are of another one; if values are missing, add their times by "
+            f".asfreq({freq!r})"
+        )
 
 
 def _check_order(index: Any, where: str) -> None:
@@ -181,7 +245,7 @@ def check_gaps(index: Any, where: str) -> None:
         local = index if index.tz is None else index.tz_convert(None)
         at = local.to_numpy().astype("datetime64[us]").astype(np.int64)
     gaps = np.diff(at)
-    if len(gaps) and float(at[-1] - at[0]) > _MOST_MISSING * len(at) * np.median(gaps) > 0:
+    if len(gaps) and float(at[-1] - at[0]) > MOST_MISSING * len(at) * np.median(gaps) > 0:
         place = int(gaps.argmax())
         raise ValueError(
             f"between {index[place]} and {index[place + 1]} far more times of {where} are missing "
@@ -203,19 +267,49 @@ def _found_freq(index: Any) -> str | None:
     if len(set(local - local.normalize())) == 1:
         # Days of the calendar, not spans of 24 hours, which a change of the clock breaks.
         step = (local[1:] - local[:-1]).min()
-        month = index[0].strftime("%b").upper()
-        candidates = [step, "MS", "ME", f"QS-{month}", f"QE-{month}", f"YS-{month}", f"YE-{month}"]
+        candidates = [*_months(local), step]
         if step == pandas.Timedelta(days=1):
             weekdays = len(index) > 5 and (index.day_of_week < 5).all()
             candidates = ["B", "D"] if weekdays else ["D"]
         elif step == pandas.Timedelta(days=7):
-            candidates[0] = "7D"
+            candidates = ["7D"]
     for freq in candidates:
         full = pandas.date_range(index[0], index[-1], freq=freq)
         # A step so small that next to nothing was observed is no frequency.
         if len(full) <= 3 * len(index) and index.isin(full).all():
             return str(full.freqstr)
     return None
+
+
+def _near_freq(index: Any) -> str:
+    """The longest of the usual frequencies that is not longer than most distances."""
+    median = np.median(np.diff(index.tz_localize(None).to_numpy()) / np.timedelta64(1, "s"))
+    return next((freq for freq, seconds in _USUAL.items() if seconds <= median), "ms")
+
+
+def _months(index: Any) -> list[str]:
+    """Frequencies of the longest step of whole months that reaches all months of the index.
+
+    The longest: every shorter one holds the same times, and takes what is between for missing.
+    """
+    months = np.asarray(12 * index.year + index.month - 1)
+    step = int(np.gcd.reduce(np.diff(months)))
+    if step == 0:
+        return []
+    month = int(months[0] % 12)
+    found = []
+    for when in ("S", "E", "BS", "BE"):  # first or last day, of all or of business days
+        business, edge = when[:-1], when[-1]
+        if step % 12 == 0:
+            number, unit = step // 12, f"{business}Y{edge}-{_MONTHS[month]}"
+        elif step % 3 == 0:
+            # The quarters of a year have four names; this is the one that pandas prefers.
+            first = month % 3 if edge == "S" else 9 + month % 3
+            number, unit = step // 3, f"{business}Q{edge}-{_MONTHS[first]}"
+        else:
+            number, unit = step, f"{business}M{edge}"
+        found.append(unit if number == 1 else f"{number}{unit}")
+    return found
 
 
 def aligned(values: Array, index: Any, times: Times) -> tuple[Array, Times]:
