@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["fingerprint", "load", "save"]
 
-_FORMAT = 1
+_FORMAT = 2
+_READABLE = (1, 2)
+"""Files of format 1 know nothing of missing values' effect on the variance, and go on without."""
 _CONFIG, _MODEL, _SERIES = "forecaster.json", "model.safetensors", "series.safetensors"
 _Kind = TypeVar("_Kind", bound="Forecaster")
 
@@ -92,9 +94,10 @@ def load(
     if not (path / _CONFIG).exists():
         raise FileNotFoundError(f"{path} holds no forecaster ({_CONFIG} is missing)")
     config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
-    if config.get("format") != _FORMAT:
+    if config.get("format") not in _READABLE:
         raise ValueError(
-            f"{path} has format {config.get('format')!r}, this version reads {_FORMAT}"
+            f"{path} has format {config.get('format')!r}, this version reads "
+            f"{' and '.join(map(str, _READABLE))}"
         )
     settings = Settings(**config["settings"])
     found = config["features"]

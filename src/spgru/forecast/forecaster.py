@@ -31,6 +31,7 @@ from spgru.forecast.prediction import run
 from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes, least_history
 from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
+from spgru.forecast.widening import fit_widening
 from spgru.forecast.windows import Windows
 from spgru.runtime.distributed import is_first_process, processes
 
@@ -69,6 +70,8 @@ class Forecaster:
 
     Missing values (NaN, gaps in a time index) are filled for the network, which is told so, and do
     not count in training. A history shorter than the context counts as missing before its start.
+    Where the end of a history is missing, or most of a context, intervals are wider, by what hiding
+    values in windows of the training did to the errors.
 
     Args:
         horizon: steps to forecast
@@ -178,6 +181,7 @@ class Forecaster:
                             network, windows, split.validation, settings.level, settings.seed
                         )
                     scores[mode] = validate(network, windows, split.validation, group)
+                    fit_widening(network, windows, drawn)
                 found[mode] = network, report
         best: Any = min(scores, key=lambda mode: scores[mode])
         network, report = found[best]

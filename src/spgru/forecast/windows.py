@@ -20,6 +20,7 @@ from spgru.moments import Moments
 __all__ = ["Batch", "Split", "Windows", "split_windows"]
 
 Numbers = npt.NDArray[np.int64]
+_ALL = slice(None)
 _MOST_FROM_ANCHOR = 20.0
 """Targets further than that from the context, in its scales, are moved here in training."""
 
@@ -105,11 +106,18 @@ class Windows:
         self._vars = _laid(feature_vars, self._starts, len(self._values), rows)
         self._span = np.arange(-context, horizon)
 
-    def batch(self, series: Numbers, origins: Numbers) -> Batch:
-        """The windows of these series at these origins."""
+    def batch(self, series: Numbers, origins: Numbers, kept: slice = _ALL) -> Batch:
+        """The windows of these series at these origins.
+
+        Args:
+            kept: of the context, the rest counts as missing
+        """
         places = (self._starts[series] + origins)[:, None] + self._span
         values = self._values[places]
         context, target = values[:, : self.context], values[:, self.context :]
+        if kept != _ALL:
+            whole, context = context, np.full_like(context, np.nan)
+            context[:, kept] = whole[:, kept]
         scaling = Scaling.of(context, self.positive)
         z = scaling.forward(context)
         seen = ~np.isnan(z)
@@ -122,9 +130,16 @@ class Windows:
         following = np.clip(scaling.forward(target), -_MOST_FROM_ANCHOR, _MOST_FROM_ANCHOR)
         return Batch(inputs, self._tensor(following), scaling)
 
+    def seen(self, series: Numbers, origins: Numbers) -> npt.NDArray[np.bool_]:
+        """Which values of context and target were observed, (B, C + H)."""
+        found: npt.NDArray[np.bool_] = ~np.isnan(
+            self._values[(self._starts[series] + origins)[:, None] + self._span]
+        )
+        return found
+
     def observed(self, series: Numbers, origins: Numbers) -> npt.NDArray[np.bool_]:
         """Whether something was observed in both the context and the target of each window."""
-        seen = ~np.isnan(self._values[(self._starts[series] + origins)[:, None] + self._span])
+        seen = self.seen(series, origins)
         enough: npt.NDArray[np.bool_] = (seen[:, : self.context].sum(1) > 1) & seen[
             :, self.context :
         ].any(1)
