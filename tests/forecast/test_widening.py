@@ -93,5 +93,6 @@ def test_factors_go_by_the_last_observed_value_and_by_their_number() -> None:
     widening.by_gap.copy_(torch.tensor([[1.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]))
     widening.by_count.copy_(torch.tensor([80.0, 40.0, 20.0, 10.0]))
     seen = torch.tensor([[1.0, 1, 1], [0, 1, 0], [1, 0, 1], [0, 0, 0]])
-    found = widening(Moments(torch.zeros(4, 2), torch.ones(4, 2)), seen)
+    values = torch.tensor([-1.0, 0.0, 1.0]).expand(4, 3)
+    found = widening(Moments(torch.zeros(4, 2), torch.ones(4, 2)), values, seen)
     assert found.var.tolist() == [[10, 10], [80, 120], [20, 20], [480, 560]]

@@ -21,6 +21,7 @@ from spgru.forecast.fit import TrainingRecord
 from spgru.forecast.network import Anchor
 from spgru.forecast.scaling import Array
 from spgru.forecast.times import Times
+from spgru.forecast.usual import Usual
 from spgru.runtime.device import choose_device
 from spgru.runtime.storage import require_folder, sha256, write_whole
 
@@ -31,7 +32,8 @@ __all__ = ["fingerprint", "load", "save"]
 
 _FORMAT = 2
 _READABLE = (1, 2)
-"""Files of format 1 know nothing of missing values' effect on the variance, and go on without."""
+"""Files of format 1 know nothing of what missing or constant values do to the variance, and go on
+without."""
 _CONFIG, _MODEL, _SERIES = "forecaster.json", "model.safetensors", "series.safetensors"
 _Kind = TypeVar("_Kind", bound="Forecaster")
 
@@ -61,6 +63,7 @@ def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
             "std": state.scaling.std.tolist(),
             "calendar": state.scaling.calendar,
         },
+        "usual": None if state.usual is None else state.usual.table(),
         "records": {mode: asdict(record) for mode, record in state.records.items()},
     }
     arrays = {f"values.{n}": values for n, values in enumerate(panel.values)}
@@ -131,6 +134,7 @@ def load(
         network, config["mode"], config["context"], config["season"], network.anchor, panel,
         covariates, scaling,
         {mode: TrainingRecord(**record) for mode, record in config["records"].items()}, None,
+        Usual.of_table(config["usual"]) if config.get("usual") is not None else None,
     )  # fmt: skip
     return forecaster
 

@@ -31,11 +31,15 @@ from spgru.forecast.prediction import run
 from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes, least_history
 from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
+from spgru.forecast.usual import Usual
 from spgru.forecast.widening import fit_widening
 from spgru.forecast.windows import Windows
 from spgru.runtime.distributed import is_first_process, processes
 
 __all__ = ["Forecaster", "Mode", "Settings"]
+
+_MOST_USUAL = 256
+"""Series of which is kept how much they vary."""
 
 
 @dataclass
@@ -53,6 +57,8 @@ class _Fitted:
     scaling: FeatureScaling
     records: dict[str, TrainingRecord]
     report: OutcomeReport | None
+    usual: Usual | None = None
+    """how much some of the series vary; None in files that do not tell"""
 
 
 class Forecaster:
@@ -196,6 +202,7 @@ class Forecaster:
             scaling,
             records,
             report,
+            windows.usual.some(_MOST_USUAL),
         )
         return self
 
@@ -228,7 +235,7 @@ class Forecaster:
         features, _ = features_of(panel, covariates, settings.calendar, horizon, state.scaling)
         windows = Windows(
             panel.values, *features, state.context, horizon, state.season, settings.positive,
-            next(state.network.parameters()).device,
+            next(state.network.parameters()).device, None if y is None else state.usual,
         )  # fmt: skip
         lengths = np.asarray([len(values) for values in panel.values], np.int64)
         split = state.mode == "direct" if parts is None else parts

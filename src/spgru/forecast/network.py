@@ -129,7 +129,7 @@ class Direct(_Network):
             hidden = relu(self.known(cat([later, repeated], -1)))
             y = y + self.effect(cat([hidden, later], -1))[..., 0]
         y = self._with_noise(y, state, roughness)
-        found: Moments = self.widening(y * unit + self.anchor(values, self.horizon), seen)
+        found: Moments = self.widening(y * unit + self.anchor(values, self.horizon), values, seen)
         return found
 
 
@@ -188,7 +188,7 @@ class FedBack(_Network):
                 y = self._with_noise(self.head(hidden), hidden, roughness)
                 last = y * unit + start
                 found.append(last)
-        joined: Moments = self.widening(cat(found, 1), seen)
+        joined: Moments = self.widening(cat(found, 1), values, seen)
         return joined
 
 

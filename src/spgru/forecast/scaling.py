@@ -12,14 +12,17 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LARGEST", "Array", "Scaling"]
+__all__ = ["LARGEST", "Array", "Scaling", "at_least_usual"]
 
 Array = npt.NDArray[np.float64]
 
 LARGEST = 1e100
 """Values beyond it are refused: their squares would overflow."""
 _FLOOR = 1e-9
-"""A constant context has no scale; it counts as varying by this share of its level."""
+"""A constant context of a constant series has no scale; it counts as varying by this share of its
+level."""
+_LEAST_SHARE = 0.1
+"""Of what is usual for a series: a context that varies less counts as varying by it."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,13 @@ class Scaling:
     """(B, 1), None where there is no logarithm"""
 
     @classmethod
-    def of(cls, context: Array, positive: bool) -> Self:
+    def of(cls, context: Array, positive: bool, usual: Array | None = None) -> Self:
         """Of the observed values of each context.
 
         Args:
             context: (B, C), NaN where nothing was observed; at least one value in every row
             positive: take the logarithm first
+            usual: (B, 1), the scale that other contexts of the series have, NaN where unknown
         """
         unit = None
         if positive:
@@ -49,7 +53,10 @@ class Scaling:
         loc = np.nanmean(context, 1, keepdims=True)
         level = np.nanmean(np.abs(context), 1, keepdims=True)
         floor = _FLOOR * np.where(level > 0, level, 1.0)
-        return cls(loc, np.maximum(np.nanstd(context, 1, keepdims=True), floor), unit)
+        scale = np.nanstd(context, 1, keepdims=True)
+        if usual is not None:
+            scale = at_least_usual(scale, usual)
+        return cls(loc, np.maximum(scale, floor), unit)
 
     def of_rows(self, rows: slice) -> Scaling:
         """That of some windows."""
@@ -81,3 +88,12 @@ class Scaling:
             return mean, var
         factor = np.exp(mean + var / 2)
         return self.unit * (factor - 1), (self.unit * factor) ** 2 * np.expm1(var)
+
+
+def at_least_usual(own: Array, usual: Array) -> Array:
+    """The size of changes of contexts, not less than a share of what is usual for their series.
+
+    (B, K) each; NaN where the context, or the series, does not tell.
+    """
+    known = np.where(np.isnan(own), usual, own)
+    return np.where(np.isnan(usual), own, np.maximum(known, _LEAST_SHARE * usual))

@@ -14,15 +14,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgru.forecast.scaling import Array, Scaling
+from spgru.forecast.scaling import Array, Scaling, at_least_usual
+from spgru.forecast.usual import Usual, mean_steps
 from spgru.moments import Moments
 
 __all__ = ["Batch", "Split", "Windows", "split_windows"]
 
 Numbers = npt.NDArray[np.int64]
 _ALL = slice(None)
-_MOST_FROM_ANCHOR = 20.0
-"""Targets further than that from the context, in its scales, are moved here in training."""
+_MOST_FROM_CONTEXT = 20.0
+"""Targets further than that from the context, in its scales, are moved here in training, so that
+jumps of a series that is calm otherwise do not decide alone."""
 
 
 class Split(NamedTuple):
@@ -80,6 +82,7 @@ class Windows:
         values: (n,) each, NaN where nothing was observed
         features: (n + at least as many as are forecast, F) each, or None
         feature_vars: their variances, or None where all are certain
+        known: what is usual for the series of the fit, if these are others
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Windows:
         season: int,
         positive: bool,
         device: torch.device,
+        known: Usual | None = None,
     ) -> None:
         self.context, self.horizon, self.season = context, horizon, season
         self.positive, self.device = positive, device
@@ -102,15 +106,22 @@ class Windows:
         self._values = np.full(int(starts[-1]), np.nan)
         for start, v in zip(self._starts, values, strict=True):
             self._values[start : start + len(v)] = v
+        self.usual = Usual.of(values, context, season, positive)
+        if known is not None:
+            short = np.asarray([len(v) < 2 * context for v in values])
+            self.usual = self.usual.completed(known, short)
         self._features = _laid(features, self._starts, len(self._values), rows)
         self._vars = _laid(feature_vars, self._starts, len(self._values), rows)
         self._span = np.arange(-context, horizon)
 
-    def batch(self, series: Numbers, origins: Numbers, kept: slice = _ALL) -> Batch:
+    def batch(
+        self, series: Numbers, origins: Numbers, kept: slice = _ALL, clipped: bool = False
+    ) -> Batch:
         """The windows of these series at these origins.
 
         Args:
             kept: of the context, the rest counts as missing
+            clipped: move targets that are far from the context nearer
         """
         places = (self._starts[series] + origins)[:, None] + self._span
         values = self._values[places]
@@ -118,16 +129,19 @@ class Windows:
         if kept != _ALL:
             whole, context = context, np.full_like(context, np.nan)
             context[:, kept] = whole[:, kept]
-        scaling = Scaling.of(context, self.positive)
+        usual = self.usual.scale[series], self.usual.steps[series]
+        scaling = Scaling.of(context, self.positive, usual[0])
         z = scaling.forward(context)
         seen = ~np.isnan(z)
         inputs = (
             self._tensor(filled(z, self.season)),
             self._tensor(seen),
-            self._tensor(roughness(z, self.season)),
+            self._tensor(roughness(z, self.season, usual[1] / scaling.scale)),
             self._known(places),
         )
-        following = np.clip(scaling.forward(target), -_MOST_FROM_ANCHOR, _MOST_FROM_ANCHOR)
+        following = scaling.forward(target)
+        if clipped:
+            following = np.clip(following, -_MOST_FROM_CONTEXT, _MOST_FROM_CONTEXT)
         return Batch(inputs, self._tensor(following), scaling)
 
     def seen(self, series: Numbers, origins: Numbers) -> npt.NDArray[np.bool_]:
@@ -185,16 +199,14 @@ def filled(z: Array, season: int) -> Array:
     return z
 
 
-def roughness(z: Array, season: int) -> Array:
+def roughness(z: Array, season: int, usual: Array) -> Array:
     """log of the mean |difference| at lag 1 and at the season, in units of the context. (B, 2)
 
     Noise is mostly proportional to one of them, whatever the series.
+
+    Args:
+        usual: (B, 2), of other contexts of the series, NaN where unknown
     """
-    found = []
-    for lag in (1, season):
-        difference = np.abs(z[:, lag:] - z[:, :-lag])
-        seen = ~np.isnan(difference)
-        total = np.where(seen, difference, 0.0).sum(1)
-        mean = np.where(seen.any(1), total / np.maximum(seen.sum(1), 1), 1.0)
-        found.append(np.log(np.maximum(mean, 1e-3)))
-    return np.stack(found, 1)
+    mean = at_least_usual(mean_steps(z, season), usual)
+    found: Array = np.log(np.maximum(np.where(np.isnan(mean), 1.0, mean), 1e-3))
+    return found
