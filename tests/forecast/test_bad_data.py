@@ -488,3 +488,16 @@ def test_a_time_zone_is_kept_over_a_change_of_the_clock() -> None:
     np.testing.assert_array_equal(hours, [1, 2, 3, 4])
     with pytest.raises(ValueError, match="zones Europe/Berlin and None"):
         forecaster().fit(y).predict(series())
+
+
+def test_series_too_short_beside_what_validation_takes() -> None:
+    """As long as the error says is long enough, and one less is not."""
+    options: Any = {
+        "context": 100, "steps": 1, "hidden_size": 2, "mode": "direct", "progress": False,
+        "device": "cpu",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="has 55 values, and 63 are needed: 50 to read"):
+        Forecaster(1, **options).fit(np.arange(55.0))
+    with pytest.raises(ValueError, match="has 62 values, and 63 are needed"):
+        Forecaster(1, **options).fit(np.arange(62.0))
+    assert Forecaster(1, **options).fit(np.arange(63.0)).predict().mean.shape == (1,)

@@ -18,7 +18,7 @@ from spgru.forecast.scaling import Array, Scaling, at_least_usual
 from spgru.forecast.usual import Usual, mean_steps
 from spgru.moments import Moments
 
-__all__ = ["Batch", "Split", "Windows", "split_windows"]
+__all__ = ["Batch", "Split", "Windows", "length_needed", "split_windows"]
 
 Numbers = npt.NDArray[np.int64]
 _ALL = slice(None)
@@ -73,6 +73,14 @@ def split_windows(lengths: Sequence[int], horizon: int, least: int, windows: int
         series.append(np.full(len(found), number))
         origins.append(found)
     return Split(last, first, (np.concatenate(series), np.concatenate(origins)))
+
+
+def length_needed(horizon: int, least: int, windows: int) -> int:
+    """Values of a series without which `split_windows` finds no window of training in it."""
+    length = least + 2 * horizon
+    while split_windows([length], horizon, least, windows).last_origin[0] < least:
+        length += 1
+    return length
 
 
 class Windows:
