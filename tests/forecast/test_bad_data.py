@@ -538,3 +538,16 @@ def test_columns_of_a_long_table_that_are_not_used_are_named() -> None:
     long = series().rename("value").rename_axis("time").reset_index().assign(item="a", price=3.0)
     with pytest.warns(UserWarning, match="y has columns that are not used: price; pass as X"):
         forecaster().fit(long)
+
+
+def test_series_too_short_beside_what_validation_takes() -> None:
+    """As long as the error says is long enough, and one less is not."""
+    options: Any = {
+        "context": 100, "steps": 1, "hidden_size": 2, "mode": "direct", "progress": False,
+        "device": "cpu",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="has 55 values, and 63 are needed: 50 to read"):
+        Forecaster(1, **options).fit(np.arange(55.0))
+    with pytest.raises(ValueError, match="has 62 values, and 63 are needed"):
+        Forecaster(1, **options).fit(np.arange(62.0))
+    assert Forecaster(1, **options).fit(np.arange(63.0)).predict().mean.shape == (1,)

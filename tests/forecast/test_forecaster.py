@@ -11,6 +11,7 @@ import spgru
 from spgru import Moments
 from spgru.forecast import Forecast, Forecaster
 from spgru.forecast.network import Anchor, Direct, FedBack
+from spgru.forecast.scaling import Scaling
 
 HORIZON, SEASON = 6, 12
 SMALL = {
@@ -319,6 +320,22 @@ def test_positive_data_stays_positive() -> None:
     error = 5 * values.std(0) / np.sqrt(len(draws)) + 0.02 * forecast.mean
     assert (np.abs(values.mean(0) - forecast.mean) < error).all()
     np.testing.assert_allclose(values.var(0), forecast.var, rtol=0.1)
+
+
+def test_moments_of_positive_data_are_those_of_what_is_cut_off_at_0() -> None:
+    """Against the integral over quantiles; never negative, never below the median."""
+    spread = np.array([1e-7, 1e-3, 0.3, 1.5])[:, None]
+    mean = spread * np.array([-3.0, -0.5, 0.0, 0.5, 3.0, 12.0])
+    scaling = Scaling(np.zeros((4, 1)), np.ones((4, 1)), np.full((4, 1), 7.0))
+    found, var = scaling.moments(mean, np.broadcast_to(spread**2, mean.shape))
+    nodes = np.linspace(-9, 12, 200_001)
+    density = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi) * (nodes[1] - nodes[0])
+    for row, column in np.ndindex(mean.shape):
+        values = 7 * np.maximum(np.expm1(mean[row, column] + spread[row] * nodes), 0)
+        first = density @ values
+        np.testing.assert_allclose(found[row, column], first, rtol=1e-6)
+        np.testing.assert_allclose(var[row, column], density @ (values - first) ** 2, rtol=1e-5)
+    assert (found >= scaling.unscaled(mean)).all()
 
 
 def test_a_table() -> None:

@@ -61,4 +61,4 @@ def test_missing_values_are_filled() -> None:
 
 def test_roughness_is_the_size_of_differences() -> None:
     z = np.array([[0.0, 1.0, 0.0, np.nan, 0.0, 1.0, 0.0]])
-    np.testing.assert_allclose(np.exp(roughness(z, 2)), [[1.0, 1e-3]])
+    np.testing.assert_allclose(np.exp(roughness(z, 2, np.full((1, 2), np.nan))), [[1.0, 1e-3]])

@@ -25,6 +25,7 @@ from spgru.forecast.network import Anchor
 from spgru.forecast.numbers import Numbers
 from spgru.forecast.scaling import Array
 from spgru.forecast.times import Times
+from spgru.forecast.usual import Usual
 from spgru.runtime.device import choose_device
 from spgru.runtime.storage import require_folder, sha256, write_whole
 
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["fingerprint", "load", "save"]
 
-_FORMAT = 1
+_FORMAT = 2
+_READABLE = (1, 2)
+"""Files of format 1 know nothing of what missing or constant values do to the variance, and go on
+without."""
 _CONFIG, _MODEL, _SERIES = "forecaster.json", "model.safetensors", "series.safetensors"
 _Kind = TypeVar("_Kind", bound="Forecaster")
 
@@ -59,6 +63,7 @@ def save(forecaster: Forecaster, folder: str | PathLike[str]) -> None:
             "std": state.scaling.std.tolist(),
             "calendar": state.scaling.calendar,
         },
+        "usual": None if state.usual is None else state.usual.table(),
         "records": {mode: asdict(record) for mode, record in state.records.items()},
         "report": None if state.report is None else state.report.to_dict(),
     }
@@ -93,9 +98,10 @@ def load(
     if not (path / _CONFIG).exists():
         raise FileNotFoundError(f"{path} holds no forecaster ({_CONFIG} is missing)")
     config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
-    if config.get("format") != _FORMAT:
+    if config.get("format") not in _READABLE:
         raise ValueError(
-            f"{path} has format {config.get('format')!r}, this version reads {_FORMAT}"
+            f"{path} has format {config.get('format')!r}, this version reads "
+            f"{' and '.join(map(str, _READABLE))}"
         )
     settings = Settings(**config["settings"])
     found = config["features"]
@@ -137,6 +143,7 @@ def load(
         covariates, scaling,
         {mode: TrainingRecord(**record) for mode, record in config["records"].items()},
         _report(config.get("report")),
+        Usual.of_table(config["usual"]) if config.get("usual") is not None else None,
     )  # fmt: skip
     return forecaster
 

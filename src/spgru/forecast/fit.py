@@ -81,7 +81,7 @@ def choose_anchor(
         the anchor, and the mean squares of its errors by horizon, (H,), in units of what it is
         wrong by in one lag
     """
-    values, _, roughness, _ = (batch := windows.batch(series, origins)).inputs
+    values, _, roughness, _ = (batch := windows.batch(series, origins, clipped=True)).inputs
     best, least = None, math.inf
     for lag, rate in product(sorted({1, windows.season}), rates):
         anchor = Anchor(lag, rate)
@@ -255,7 +255,8 @@ def validate(
 def _chunks(windows: Windows, which: tuple[Numbers, Numbers]) -> Iterator[Batch]:
     series, origins = which
     for start in range(0, len(series), _CHUNK):
-        yield windows.batch(series[start : start + _CHUNK], origins[start : start + _CHUNK])
+        part = slice(start, start + _CHUNK)
+        yield windows.batch(series[part], origins[part], clipped=True)
 
 
 def _observed(windows: Windows, series: Numbers, origins: Numbers) -> tuple[Numbers, Numbers]:
@@ -268,7 +269,7 @@ def _part(windows: Windows, series: Numbers, origins: Numbers, group: Processes)
     """This process's windows of a batch."""
     mine = group.part(len(series))
     if mine.start < mine.stop:
-        return windows.batch(series[mine], origins[mine])
+        return windows.batch(series[mine], origins[mine], clipped=True)
     # Fewer windows than processes: one to run on, of which nothing counts.
     batch = windows.batch(series[:1], origins[:1])
     return batch._replace(target=torch.full_like(batch.target, math.nan))

@@ -47,7 +47,7 @@ class Forecast:
 
     @property
     def mean(self) -> Array:
-        """Expected values. With positive=True they lie above the median."""
+        """Expected values. With positive=True they lie not below the median."""
         return self._shaped(self.scaling.moments(self.z_mean, self.z_var)[0])
 
     @property

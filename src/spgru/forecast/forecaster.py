@@ -31,10 +31,15 @@ from spgru.forecast.prediction import run
 from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes, least_history
 from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
+from spgru.forecast.usual import Usual
+from spgru.forecast.widening import fit_widening
 from spgru.forecast.windows import Windows
 from spgru.runtime.distributed import is_first_process, processes
 
 __all__ = ["Forecaster", "Mode", "Settings"]
+
+_MOST_USUAL = 256
+"""Series of which is kept how much they vary."""
 
 
 @dataclass
@@ -52,6 +57,8 @@ class _Fitted:
     scaling: FeatureScaling
     records: dict[str, TrainingRecord]
     report: OutcomeReport | None
+    usual: Usual | None = None
+    """how much some of the series vary; None in files that do not tell"""
 
 
 class Forecaster:
@@ -69,6 +76,8 @@ class Forecaster:
 
     Missing values (NaN, gaps in a time index) are filled for the network, which is told so, and do
     not count in training. A history shorter than the context counts as missing before its start.
+    Where the end of a history is missing, or most of a context, intervals are wider, by what hiding
+    values in windows of the training did to the errors.
 
     Args:
         horizon: steps to forecast
@@ -178,6 +187,7 @@ class Forecaster:
                             network, windows, split.validation, settings.level, settings.seed
                         )
                     scores[mode] = validate(network, windows, split.validation, group)
+                    fit_widening(network, windows, drawn)
                 found[mode] = network, report
         best: Any = min(scores, key=lambda mode: scores[mode])
         network, report = found[best]
@@ -192,6 +202,7 @@ class Forecaster:
             scaling,
             records,
             report,
+            windows.usual.some(_MOST_USUAL),
         )
         return self
 
@@ -223,7 +234,7 @@ class Forecaster:
         features, _ = features_of(panel, covariates, settings.calendar, horizon, state.scaling)
         windows = Windows(
             panel.values, *features, state.context, horizon, state.season, settings.positive,
-            next(state.network.parameters()).device,
+            next(state.network.parameters()).device, None if y is None else state.usual,
         )  # fmt: skip
         lengths = np.asarray([len(values) for values in panel.values], np.int64)
         split = state.mode == "direct" if parts is None else parts

@@ -12,7 +12,7 @@ from torch import nn
 from spgru.calibration import calibrate as fit_variance
 from spgru.calibration.report import OutcomeReport
 from spgru.forecast.settings import least_history
-from spgru.forecast.windows import Numbers, Split, Windows, split_windows
+from spgru.forecast.windows import Numbers, Split, Windows, length_needed, split_windows
 
 __all__ = ["choose_windows", "fit_intervals"]
 
@@ -32,6 +32,13 @@ def choose_windows(
     judged = min(max(1, math.ceil(_JUDGED / len(lengths))), _MOST_OF_ONE)
     least = least_history(windows.context, windows.season)
     split = split_windows(lengths, windows.horizon, least, judged)
+    if not (split.last_origin >= split.first_origin).any():
+        needed = length_needed(windows.horizon, least, judged)
+        raise ValueError(
+            f"the longest series has {max(lengths)} values, and {needed} are needed: {least} to "
+            f"read and {windows.horizon} to forecast in training, and up to a fifth for "
+            "validation; use a smaller horizon, context or season, or more data"
+        )
     split = split._replace(validation=_with_outcomes(windows, split.validation))
     return split, _drawn(windows, split.first_origin, split.last_origin, seed)
 

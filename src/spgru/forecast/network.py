@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from spgru.forecast.widening import Widening
 from spgru.functional import relu
 from spgru.moments import Moments, cat, certain
 from spgru.nn import GRU, LSTM, Linear
@@ -68,6 +69,7 @@ class _Network(nn.Module):
         layer = GRU if cell == "gru" else LSTM
         # Value, value a season before, whether it was observed; then what is known anyway.
         self.encoder = layer(3 + features, hidden_size, num_layers, batch_first=True)
+        self.widening = Widening(context, horizon)
 
     def unit(self, roughness: Tensor) -> Tensor:
         """What a plain forecast is wrong by in one step, or season: the network answers in it.
@@ -127,7 +129,7 @@ class Direct(_Network):
             hidden = relu(self.known(cat([later, repeated], -1)))
             y = y + self.effect(cat([hidden, later], -1))[..., 0]
         y = self._with_noise(y, state, roughness)
-        found: Moments = y * unit + self.anchor(values, self.horizon)
+        found: Moments = self.widening(y * unit + self.anchor(values, self.horizon), values, seen)
         return found
 
 
@@ -186,7 +188,8 @@ class FedBack(_Network):
                 y = self._with_noise(self.head(hidden), hidden, roughness)
                 last = y * unit + start
                 found.append(last)
-        return cat(found, 1)
+        joined: Moments = self.widening(cat(found, 1), values, seen)
+        return joined
 
 
 def _zero_means(layer: Any) -> None:

@@ -6,20 +6,29 @@ and a network trained on some series reads others in the same units.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-__all__ = ["LARGEST", "Array", "Scaling"]
+__all__ = ["LARGEST", "Array", "Scaling", "at_least_usual"]
 
 Array = npt.NDArray[np.float64]
 
 LARGEST = 1e100
 """Values beyond it are refused: their squares would overflow."""
 _FLOOR = 1e-9
-"""A constant context has no scale; it counts as varying by this share of its level."""
+"""A constant context of a constant series has no scale; it counts as varying by this share of its
+level."""
+_NARROW = 1e-5
+"""Standard deviations of a logarithm below which it is as good as linear, where it is cut off."""
+_NOTHING_BELOW = 8.0
+"""Standard deviations from 0 beyond which nothing is cut off."""
+_LEAST_SHARE = 0.1
+"""Of what is usual for a series: a context that varies less counts as varying by it."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +43,13 @@ class Scaling:
     """(B, 1), None where there is no logarithm"""
 
     @classmethod
-    def of(cls, context: Array, positive: bool) -> Self:
+    def of(cls, context: Array, positive: bool, usual: Array | None = None) -> Self:
         """Of the observed values of each context.
 
         Args:
             context: (B, C), NaN where nothing was observed; at least one value in every row
             positive: take the logarithm first
+            usual: (B, 1), the scale that other contexts of the series have, NaN where unknown
         """
         unit = None
         if positive:
@@ -49,7 +59,10 @@ class Scaling:
         loc = np.nanmean(context, 1, keepdims=True)
         level = np.nanmean(np.abs(context), 1, keepdims=True)
         floor = _FLOOR * np.where(level > 0, level, 1.0)
-        return cls(loc, np.maximum(np.nanstd(context, 1, keepdims=True), floor), unit)
+        scale = np.nanstd(context, 1, keepdims=True)
+        if usual is not None:
+            scale = at_least_usual(scale, usual)
+        return cls(loc, np.maximum(scale, floor), unit)
 
     def of_rows(self, rows: slice) -> Scaling:
         """That of some windows."""
@@ -73,11 +86,47 @@ class Scaling:
     def moments(self, mean: Array, var: Array) -> tuple[Array, Array]:
         """Mean and variance of the value whose z is Gaussian with these moments. (B, N) each
 
-        With a logarithm, 1 + value / unit is log-normal and both are exact, but for what lies
-        below 0.
+        With a logarithm, value / unit is a log-normal less 1, cut off at 0 as the quantiles are.
         """
         mean, var = self.loc + self.scale * mean, self.scale**2 * var
         if self.unit is None:
             return mean, var
-        factor = np.exp(mean + var / 2)
-        return self.unit * (factor - 1), (self.unit * factor) ** 2 * np.expm1(var)
+        first, second = _cut_log_normal(mean, var)
+        return self.unit * first, self.unit**2 * second
+
+
+def _cut_log_normal(mean: Array, var: Array) -> tuple[Array, Array]:
+    """Mean and variance of max(exp(x) - 1, 0), x Gaussian with these moments."""
+    std = np.sqrt(var)
+    bound = mean / np.maximum(std, np.finfo(np.float64).tiny)
+    factor = np.exp(mean + var / 2)
+    above = _ndtr(bound)
+    part = factor * _ndtr(bound + std)
+    first = part - above
+    second = factor**2 * np.exp(var) * _ndtr(bound + 2 * std) - 2 * part + above - first**2
+    # Little spread: differences of numbers near 1 would lose it, and exp(x) - 1 is x there.
+    density = std * np.exp(-(bound**2) / 2) / math.sqrt(2 * math.pi)
+    plain = mean * above + density
+    narrow = std < _NARROW
+    first = np.where(narrow, plain, first)
+    second = np.where(narrow, (mean**2 + var) * above + mean * density - plain**2, second)
+    # Hardly anything is cut off: the log-normal itself, to the last digit.
+    whole = bound > _NOTHING_BELOW
+    first = np.where(whole, factor - 1, first)
+    second = np.where(whole, factor**2 * np.expm1(var), second)
+    return np.maximum(first, 0.0), np.maximum(second, 0.0)
+
+
+def _ndtr(x: Array) -> Array:
+    """The distribution function of a standard Gaussian."""
+    found: Array = torch.special.ndtr(torch.from_numpy(np.asarray(x, np.float64))).numpy()
+    return found
+
+
+def at_least_usual(own: Array, usual: Array) -> Array:
+    """The size of changes of contexts, not less than a share of what is usual for their series.
+
+    (B, K) each; NaN where the context, or the series, does not tell.
+    """
+    known = np.where(np.isnan(own), usual, own)
+    return np.where(np.isnan(usual), own, np.maximum(known, _LEAST_SHARE * usual))

@@ -14,14 +14,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgru.forecast.scaling import Array, Scaling
+from spgru.forecast.scaling import Array, Scaling, at_least_usual
+from spgru.forecast.usual import Usual, mean_steps
 from spgru.moments import Moments
 
-__all__ = ["Batch", "Split", "Windows", "split_windows"]
+__all__ = ["Batch", "Split", "Windows", "length_needed", "split_windows"]
 
 Numbers = npt.NDArray[np.int64]
-_MOST_FROM_ANCHOR = 20.0
-"""Targets further than that from the context, in its scales, are moved here in training."""
+_ALL = slice(None)
+_MOST_FROM_CONTEXT = 20.0
+"""Targets further than that from the context, in its scales, are moved here in training, so that
+jumps of a series that is calm otherwise do not decide alone."""
 
 
 class Split(NamedTuple):
@@ -72,6 +75,14 @@ def split_windows(lengths: Sequence[int], horizon: int, least: int, windows: int
     return Split(last, first, (np.concatenate(series), np.concatenate(origins)))
 
 
+def length_needed(horizon: int, least: int, windows: int) -> int:
+    """Values of a series without which `split_windows` finds no window of training in it."""
+    length = least + 2 * horizon
+    while split_windows([length], horizon, least, windows).last_origin[0] < least:
+        length += 1
+    return length
+
+
 class Windows:
     """Series laid end to end, so that windows of many series are one indexing.
 
@@ -79,6 +90,7 @@ class Windows:
         values: (n,) each, NaN where nothing was observed
         features: (n + at least as many as are forecast, F) each, or None
         feature_vars: their variances, or None where all are certain
+        known: what is usual for the series of the fit, if these are others
     """
 
     def __init__(
@@ -91,6 +103,7 @@ class Windows:
         season: int,
         positive: bool,
         device: torch.device,
+        known: Usual | None = None,
     ) -> None:
         self.context, self.horizon, self.season = context, horizon, season
         self.positive, self.device = positive, device
@@ -101,30 +114,54 @@ class Windows:
         self._values = np.full(int(starts[-1]), np.nan)
         for start, v in zip(self._starts, values, strict=True):
             self._values[start : start + len(v)] = v
+        self.usual = Usual.of(values, context, season, positive)
+        if known is not None:
+            short = np.asarray([len(v) < 2 * context for v in values])
+            self.usual = self.usual.completed(known, short)
         self._features = _laid(features, self._starts, len(self._values), rows)
         self._vars = _laid(feature_vars, self._starts, len(self._values), rows)
         self._span = np.arange(-context, horizon)
 
-    def batch(self, series: Numbers, origins: Numbers) -> Batch:
-        """The windows of these series at these origins."""
+    def batch(
+        self, series: Numbers, origins: Numbers, kept: slice = _ALL, clipped: bool = False
+    ) -> Batch:
+        """The windows of these series at these origins.
+
+        Args:
+            kept: of the context, the rest counts as missing
+            clipped: move targets that are far from the context nearer
+        """
         places = (self._starts[series] + origins)[:, None] + self._span
         values = self._values[places]
         context, target = values[:, : self.context], values[:, self.context :]
-        scaling = Scaling.of(context, self.positive)
+        if kept != _ALL:
+            whole, context = context, np.full_like(context, np.nan)
+            context[:, kept] = whole[:, kept]
+        usual = self.usual.scale[series], self.usual.steps[series]
+        scaling = Scaling.of(context, self.positive, usual[0])
         z = scaling.forward(context)
         seen = ~np.isnan(z)
         inputs = (
             self._tensor(filled(z, self.season)),
             self._tensor(seen),
-            self._tensor(roughness(z, self.season)),
+            self._tensor(roughness(z, self.season, usual[1] / scaling.scale)),
             self._known(places),
         )
-        following = np.clip(scaling.forward(target), -_MOST_FROM_ANCHOR, _MOST_FROM_ANCHOR)
+        following = scaling.forward(target)
+        if clipped:
+            following = np.clip(following, -_MOST_FROM_CONTEXT, _MOST_FROM_CONTEXT)
         return Batch(inputs, self._tensor(following), scaling)
+
+    def seen(self, series: Numbers, origins: Numbers) -> npt.NDArray[np.bool_]:
+        """Which values of context and target were observed, (B, C + H)."""
+        found: npt.NDArray[np.bool_] = ~np.isnan(
+            self._values[(self._starts[series] + origins)[:, None] + self._span]
+        )
+        return found
 
     def observed(self, series: Numbers, origins: Numbers) -> npt.NDArray[np.bool_]:
         """Whether something was observed in both the context and the target of each window."""
-        seen = ~np.isnan(self._values[(self._starts[series] + origins)[:, None] + self._span])
+        seen = self.seen(series, origins)
         enough: npt.NDArray[np.bool_] = (seen[:, : self.context].sum(1) > 1) & seen[
             :, self.context :
         ].any(1)
@@ -170,16 +207,14 @@ def filled(z: Array, season: int) -> Array:
     return z
 
 
-def roughness(z: Array, season: int) -> Array:
+def roughness(z: Array, season: int, usual: Array) -> Array:
     """log of the mean |difference| at lag 1 and at the season, in units of the context. (B, 2)
 
     Noise is mostly proportional to one of them, whatever the series.
+
+    Args:
+        usual: (B, 2), of other contexts of the series, NaN where unknown
     """
-    found = []
-    for lag in (1, season):
-        difference = np.abs(z[:, lag:] - z[:, :-lag])
-        seen = ~np.isnan(difference)
-        total = np.where(seen, difference, 0.0).sum(1)
-        mean = np.where(seen.any(1), total / np.maximum(seen.sum(1), 1), 1.0)
-        found.append(np.log(np.maximum(mean, 1e-3)))
-    return np.stack(found, 1)
+    mean = at_least_usual(mean_steps(z, season), usual)
+    found: Array = np.log(np.maximum(np.where(np.isnan(mean), 1.0, mean), 1e-3))
+    return found
