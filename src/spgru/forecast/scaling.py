@@ -12,13 +12,13 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LARGEST", "Array", "Scaling"]
+__all__ = ["FLOOR", "LARGEST", "Array", "Scaling"]
 
 Array = npt.NDArray[np.float64]
 
 LARGEST = 1e100
 """Values beyond it are refused: their squares would overflow."""
-_FLOOR = 1e-9
+FLOOR = 1e-9
 """A constant context has no scale; it counts as varying by this share of its level."""
 
 
@@ -48,7 +48,7 @@ class Scaling:
             context = np.log1p(context / unit)
         loc = np.nanmean(context, 1, keepdims=True)
         level = np.nanmean(np.abs(context), 1, keepdims=True)
-        floor = _FLOOR * np.where(level > 0, level, 1.0)
+        floor = FLOOR * np.where(level > 0, level, 1.0)
         return cls(loc, np.maximum(np.nanstd(context, 1, keepdims=True), floor), unit)
 
     def of_rows(self, rows: slice) -> Scaling:

@@ -17,9 +17,11 @@ from torch import Tensor
 from spgru.forecast.scaling import Array, Scaling
 from spgru.moments import Moments
 
-__all__ = ["Batch", "Split", "Windows", "split_windows"]
+__all__ = ["LEAST_ROUGHNESS", "Batch", "Split", "Windows", "split_windows"]
 
 Numbers = npt.NDArray[np.int64]
+LEAST_ROUGHNESS = 1e-3
+"""Below it a series counts as constant."""
 _MOST_FROM_ANCHOR = 20.0
 """Targets further than that from the context, in its scales, are moved here in training."""
 
@@ -181,5 +183,5 @@ def roughness(z: Array, season: int) -> Array:
         seen = ~np.isnan(difference)
         total = np.where(seen, difference, 0.0).sum(1)
         mean = np.where(seen.any(1), total / np.maximum(seen.sum(1), 1), 1.0)
-        found.append(np.log(np.maximum(mean, 1e-3)))
+        found.append(np.log(np.maximum(mean, LEAST_ROUGHNESS)))
     return np.stack(found, 1)
