@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -327,6 +328,24 @@ def _holding() -> nn.Module:
     return model
 
 
+def _holding_by_name() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.others = {"a": (nn.Linear(2, 2),)}
+    return model
+
+
+def _holding_a_method() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.run = model[0].forward
+    return model
+
+
+def _holding_a_partial() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.run = functools.partial(model[0])
+    return model
+
+
 def _hooked() -> nn.Module:
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].register_forward_hook(lambda *_: None)
@@ -352,6 +371,9 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "norm": (lambda: nn.Embedding(3, 2, max_norm=1.0), r"the network: Embedding cannot.*max_norm"),
     "tied": (_tied, r"0.weight, 1.weight: one weight in several modules"),
     "list": (_holding, r"Sequential holds modules in 'others'.*use nn.ModuleList"),
+    "dict": (_holding_by_name, r"Sequential holds modules in 'others'.*or nn.ModuleDict"),
+    "method": (_holding_a_method, r"Sequential holds a method of a layer in 'run'"),
+    "partial": (_holding_a_partial, r"Sequential holds modules in 'run'"),
     "hooks": (_hooked, r"0: Linear has hooks"),
     "pruned": (_pruned, r"0: Linear is pruned; make it permanent with torch.nn.utils.prune.rem"),
     "parametrized": (
