@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -176,3 +177,15 @@ def test_arguments_are_checked() -> None:
         spgru.laplace(nn.Linear(2, 1), [(x, x)])
     with pytest.raises(ValueError, match="not stored by its mean"):
         spgru.laplace(spgru.Linear(2, 1, parameterization="natural"), [(x, x)])
+
+
+@pytest.mark.parametrize("place", ["input", "target"])
+def test_missing_values_are_named(place: str) -> None:
+    x, y = torch.randn(6, 3), torch.randn(6, 2)
+    (x if place == "input" else y)[4, 1] = math.nan
+    data = [(x[:3], y[:3]), (x[3:], y[3:])]
+    with pytest.raises(ValueError, match=f"the {place} of batch 2 of data holds NaN or infinite"):
+        spgru.convert(nn.Linear(3, 2), data=data)
+    text = "input of batch 2" if place == "input" else "gradients of the loss"
+    with pytest.raises(ValueError, match=text):
+        spgru.laplace(spgru.Linear(3, 2), data, loss=nn.MSELoss(reduction="sum"))
