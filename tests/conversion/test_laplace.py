@@ -189,3 +189,21 @@ def test_missing_values_are_named(place: str) -> None:
     text = "input of batch 2" if place == "input" else "gradients of the loss"
     with pytest.raises(ValueError, match=text):
         spgru.laplace(spgru.Linear(3, 2), data, loss=nn.MSELoss(reduction="sum"))
+
+
+def test_weights_of_a_layer_used_twice_stay_parameters() -> None:
+    """Both uses count in the curvature, and the layer can be trained afterwards."""
+    first = spgru.Linear(3, 3, bias=False)
+    model = nn.Sequential(first, first)
+    x, y = torch.randn(5, 3), torch.randn(5, 3)
+    spgru.laplace(model, [(x, y)], prior_precision=1.0)
+    assert isinstance(first.weight, nn.Parameter)
+
+    def outputs(weight: Tensor) -> Tensor:
+        return x @ weight.T @ weight.T
+
+    slopes = torch.autograd.functional.jacobian(outputs, first.weight.detach())
+    noise = (y - outputs(first.weight.detach())).square().mean(0)
+    curvature = (slopes.square() / noise[:, None, None]).sum((0, 1))
+    var = first.weight_moments("weight").var.detach()
+    torch.testing.assert_close(var, 1 / (curvature + 1), rtol=1e-4, atol=0)
