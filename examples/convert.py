@@ -66,6 +66,7 @@ def coverage(y: Moments, happened: Tensor, level: float = 0.9) -> float:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # the network is small: more threads would wait for one another
     torch.manual_seed(0)
     loader = DataLoader(TensorDataset(*windows(600)), batch_size=100, shuffle=True)
     model = Forecaster()

@@ -49,6 +49,10 @@ MODULES: dict[str, Any] = {
     "rnn, stacked, both directions": lambda: spgru.RNN(
         3, 5, nonlinearity="relu", num_layers=2, bidirectional=True, weight_std=0.8
     ),
+    "gru, stacked, both directions": lambda: spgru.GRU(3, 5, 2, bidirectional=True, weight_std=0.8),
+    "lstm, stacked, both directions": lambda: spgru.LSTM(
+        3, 5, 2, bidirectional=True, weight_std=0.8
+    ),
     "layers": lambda: nn.Sequential(spgru.Linear(3, 6), nn.ReLU(), spgru.Linear(6, 2)),
 }
 
@@ -59,8 +63,14 @@ def run(path: Path, x: Tensor | Moments) -> list[Tensor]:
     return [torch.from_numpy(part) for part in found]
 
 
+SLOW = ("gru, stacked, both directions", "lstm, stacked, both directions")
+"""Their export takes half a minute: with --full."""
+
+
 @pytest.mark.parametrize("name", MODULES)
-def test_parity_at_every_size(name: str, tmp_path: Path) -> None:
+def test_parity_at_every_size(name: str, tmp_path: Path, full: bool) -> None:
+    if name in SLOW and not full:
+        pytest.skip("runs with --full")
     module = MODULES[name]()
     uncertain = name == "gru"
     if uncertain:  # calibrated, too
@@ -82,8 +92,8 @@ def test_parity_at_every_size(name: str, tmp_path: Path) -> None:
 
 
 def test_a_forecaster_that_reads_itself_back(tmp_path: Path) -> None:
-    model = Forecaster(3)
-    attach_scale(model).set_(Scale(torch.tensor([1.0, 2.0, 3.0])))
+    model = Forecaster(2)
+    attach_scale(model).set_(Scale(torch.tensor([1.0, 2.0])))
     path = spgru.to_onnx(model, tmp_path / "model.onnx", torch.randn(6, 4, 1))
     for length, batch in SIZES:
         x = torch.randn(length, batch, 1)
@@ -91,6 +101,48 @@ def test_a_forecaster_that_reads_itself_back(tmp_path: Path) -> None:
             expected = model(x)
         for got, wanted in zip(run(path, x), expected, strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = spgru.nn.Embedding(7, 3), spgru.Linear(3, 2)
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.head(self.embedding(tokens))
+
+
+OTHER_INPUTS: dict[str, tuple[Any, dict[str, Any], list[Tensor]]] = {
+    # It computes a "mean" of its own, beside the output of that name.
+    "normalised": (
+        lambda: nn.Sequential(spgru.Linear(3, 4), spgru.nn.LayerNorm(4)),
+        {},
+        [torch.randn(5, 3), torch.randn(2, 3)],
+    ),
+    "tokens, any length": (Tokens, {}, [torch.randint(7, (2, 5)), torch.randint(7, (3, 9))]),
+    "far from the bend of relu": (
+        lambda: nn.Sequential(spgru.Linear(3, 6, weight_std=0.1), nn.ReLU()),
+        {},
+        [torch.randn(5, 3), torch.linspace(-200, 200, 60).reshape(20, 3)],
+    ),
+    "time last": (
+        lambda: spgru.nn.Conv1d(2, 3, 3, padding=1),
+        {"free": (0, 2)},
+        [torch.randn(4, 2, 5), torch.randn(3, 2, 9)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_INPUTS)
+def test_other_inputs(name: str, tmp_path: Path) -> None:
+    make, options, inputs = OTHER_INPUTS[name]
+    module = make()
+    path = spgru.to_onnx(module, tmp_path / "module.onnx", inputs[0], **options)
+    for x in inputs:
+        with torch.no_grad():
+            expected = module(x)
+        for got, wanted in zip(run(path, x), expected, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 STEP = """
@@ -131,3 +183,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         spgru.to_onnx(spgru.Linear(3, 2), tmp_path / "model.onnx", x, stream=True)
     with pytest.raises(TypeError, match="without Moments"):
         spgru.to_onnx(nn.Linear(3, 2), tmp_path / "model.onnx", x)
+    with pytest.raises(ValueError, match=r"free= \(of \(B, C, T\) 0 and 2\)"):
+        spgru.to_onnx(spgru.nn.Conv1d(2, 3, 3), tmp_path / "m.onnx", torch.randn(4, 2, 5))
+    with pytest.raises(ValueError, match="free names dimension 3, but x has 2"):
+        spgru.to_onnx(spgru.Linear(3, 2), tmp_path / "m.onnx", x, free=(3,))

@@ -72,6 +72,42 @@ def test_a_calibration_is_saved_too(tmp_path: Path) -> None:
     assert not torch.equal(found(x).var, model(x).var)
 
 
+class Plain(nn.Module):
+    """Nothing in it knows of spgru; one layer is used twice, one is kept."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, size, 2, batch_first=True, bidirectional=True)
+        self.kept = nn.Linear(3, 3)
+        twice = nn.Linear(2 * size, 2 * size)
+        self.head = nn.Sequential(twice, nn.ReLU(inplace=True), twice, nn.LayerNorm(2 * size))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.lstm(self.kept(x))[0])
+
+
+def test_a_converted_network_is_the_same_again(tmp_path: Path) -> None:
+    x = torch.randn(4, 5, 3, dtype=torch.float64)
+    model = Plain(4).double()
+    model.lstm.weight_hh_l0.requires_grad_(False)
+    y = torch.randn(4, 5, 8, dtype=torch.float64)
+    twin = spgru.convert(model, data=[(x, y)], keep=["kept"]).eval()
+    spgru.calibrate(twin, x, y, progress=False)
+    folder = spgru.save_pretrained(twin, tmp_path / "twin", config={"size": 4})
+    found = spgru.from_pretrained(folder, Plain)
+    assert type(found.kept) is nn.Linear
+    assert found.head[0] is found.head[2]
+    with torch.no_grad():
+        for got, wanted in zip(found(x), twin(x), strict=True):
+            assert torch.equal(got, wanted)
+    config = folder / "config.json"
+    document = json.loads(config.read_text())
+    document["layers"]["lstm"]["config"] = {}
+    config.write_text(json.dumps(document))
+    with pytest.raises(PretrainedError, match="lstm cannot be built as saved"):
+        spgru.from_pretrained(folder, Plain)
+
+
 def test_models_of_ours(tmp_path: Path) -> None:
     model = Predictor(ModelConfig(hidden_size=4, height=8, width=8))
     found = spgru.from_pretrained(spgru.save_pretrained(model, tmp_path / "model"))

@@ -21,7 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from torch import Tensor, nn
 
+import spgru.nn
 from spgru.calibration import load_calibration
+from spgru.nn import Layer
+from spgru.nn.layer import layers_of
 from spgru.runtime.storage import write_whole
 
 __all__ = ["PretrainedError", "from_pretrained", "save_pretrained"]
@@ -38,6 +41,9 @@ def save_pretrained(
     module: nn.Module, folder: str | Path, config: Mapping[str, Any] | None = None
 ) -> Path:
     """Write a module's weights, calibration included, and how to build it.
+
+    A module of your own that `spgru.convert` has changed is built by its class, and converted again
+    when it is read.
 
     Args:
         module: a layer or model of ours, which knows how it was built, or a module of your own
@@ -59,6 +65,9 @@ def save_pretrained(
         "class": type(module).__qualname__,
         "config": dict(config),
     }
+    layers = _layers_inside(module) if known is None else {}
+    if layers:
+        document["layers"] = layers
     try:
         text = json.dumps(document, indent=2) + "\n"
     except TypeError as error:
@@ -98,6 +107,7 @@ def from_pretrained(
         module = cls(**document["config"]) if build is None else build(document["config"])
     except (TypeError, ValueError) as error:
         raise PretrainedError(f"{source}: {named} cannot be built as saved ({error})") from error
+    _convert_again(module, document.get("layers", {}), str(source))
     floating = [tensor.dtype for tensor in state.values() if tensor.is_floating_point()]
     if floating:
         module.to(floating[0])
@@ -106,6 +116,46 @@ def from_pretrained(
     except RuntimeError as error:
         raise PretrainedError(f"{source}: weights do not fit {named} ({error})") from error
     return module.eval()
+
+
+def _layers_inside(module: nn.Module) -> dict[str, Any]:
+    """By path, how the layers are built that have a counterpart in `torch.nn`."""
+    return {
+        path: {"class": type(layer).__name__, "config": layer.pretrained_config()}
+        for path, layer in layers_of(module)
+        if _known_layer(type(layer).__name__) is type(layer) and layer.family.name == "gaussian"
+    }
+
+
+def _known_layer(name: str) -> type[Layer] | None:
+    found = getattr(spgru.nn, name, None)
+    is_layer = isinstance(found, type) and issubclass(found, Layer)
+    return found if is_layer and hasattr(found, "torch_class") else None
+
+
+def _convert_again(module: nn.Module, layers: Mapping[str, Any], source: str) -> None:
+    """Put the saved layers where the class, as it is written, makes those of `torch.nn`."""
+    made: dict[int, Layer] = {}
+    for path, saved in layers.items():
+        try:
+            kind, place = _known_layer(saved["class"]), module.get_submodule(path)
+            if kind is None or type(place) is not kind.torch_class:
+                continue  # one of ours already; else the weights will not fit, which is said
+            made[id(place)] = kind.from_pretrained_config(saved["config"])
+        except AttributeError:
+            continue  # likewise
+        except (KeyError, TypeError, ValueError) as error:
+            raise PretrainedError(f"{source}: {path} cannot be built as saved ({error})") from error
+        for name, parameter in place.named_parameters():
+            made[id(place)].get_parameter(name).requires_grad_(parameter.requires_grad)
+    if not made:
+        return
+    for part in list(module.modules()):
+        for name, child in list(part._modules.items()):
+            if id(child) in made:
+                part._modules[name] = made[id(child)]
+        if getattr(part, "inplace", False) is True:  # Moments are immutable
+            part.inplace = False  # type: ignore[assignment]
 
 
 def _find(source: str | Path, revision: str | None) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -327,6 +328,24 @@ def _holding() -> nn.Module:
     return model
 
 
+def _holding_by_name() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.others = {"a": (nn.Linear(2, 2),)}
+    return model
+
+
+def _holding_a_method() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.run = model[0].forward
+    return model
+
+
+def _holding_a_partial() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.run = functools.partial(model[0])
+    return model
+
+
 def _hooked() -> nn.Module:
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].register_forward_hook(lambda *_: None)
@@ -352,6 +371,9 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "norm": (lambda: nn.Embedding(3, 2, max_norm=1.0), r"the network: Embedding cannot.*max_norm"),
     "tied": (_tied, r"0.weight, 1.weight: one weight in several modules"),
     "list": (_holding, r"Sequential holds modules in 'others'.*use nn.ModuleList"),
+    "dict": (_holding_by_name, r"Sequential holds modules in 'others'.*or nn.ModuleDict"),
+    "method": (_holding_a_method, r"Sequential holds a method of a layer in 'run'"),
+    "partial": (_holding_a_partial, r"Sequential holds modules in 'run'"),
     "hooks": (_hooked, r"0: Linear has hooks"),
     "pruned": (_pruned, r"0: Linear is pruned; make it permanent with torch.nn.utils.prune.rem"),
     "parametrized": (
@@ -387,7 +409,7 @@ class Branching(nn.Module):
         y = self.inner(x)
         if self.way == "softmax":
             return F.softmax(y, -1)
-        return F.linear(x, self.inner[0].weight) if not isinstance(y, Tensor) else y
+        return y if isinstance(y, Tensor) else 2 * y
 
 
 def test_example_finds_what_only_running_shows() -> None:
@@ -400,6 +422,42 @@ def test_example_finds_what_only_running_shows() -> None:
     assert isinstance(outer[1].inner[0], nn.Linear)
     with pytest.raises(ValueError, match="differs from the network's by"):
         spgru.convert(Branching("other"), example=x)
+
+
+class Using(nn.Module):
+    """What forwards do with a layer besides calling it."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.embedding, self.rnn, self.way = nn.Embedding(5, 4), nn.GRU(4, 4), way
+
+    def forward(self, tokens: Tensor) -> Any:
+        x = self.embedding(tokens)
+        if self.way == "weight alone":
+            return F.linear(F.one_hot(tokens, 5).float(), self.embedding.weight.T)
+        weight = next(self.parameters())
+        state = weight.data.new_zeros(1, x.shape[1], self.embedding.weight.shape[1])
+        y = self.rnn.forward(x, state + torch.zeros_like(weight[:1, None]))[0]
+        if self.way == "tied output":
+            return y @ self.embedding.weight.T
+        if self.way == "detached":
+            return y.mean if isinstance(y, Moments) else y
+        if self.way == "mean over time":
+            return y.mean(dim=0)
+        return torch.mean(y, dim=0)
+
+
+def test_weights_used_outside_their_layer_are_named() -> None:
+    tokens = torch.randint(5, (3, 2))
+    for way in ("tied output", "weight alone"):
+        with pytest.raises(ValueError, match=r"embedding.weight: forward uses it outside its lay"):
+            spgru.convert(Using(way), example=tokens)
+    twin = spgru.convert(Using(""), example=tokens)
+    assert "forward" not in vars(twin.rnn)
+    with pytest.raises(ValueError, match="gives Tensor without Moments: its forward takes means"):
+        spgru.convert(Using("detached"), example=tokens)
+    twin = spgru.convert(Using("tied output"), example=tokens, keep=["embedding"])
+    assert bool((twin(tokens).var > 0).all())
 
 
 def test_arguments_are_checked() -> None:
@@ -453,3 +511,12 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     model, x = build("stacked bidirectional LSTM")
     model, x = model.to(dtype), x.to(dtype)
     assert spgru.convert(model, example=x)(x).dtype is dtype
+
+
+def test_mean_over_time() -> None:
+    """`x.mean` of Moments is no method; the error says where it is called, and what to write."""
+    tokens, model = torch.randint(5, (3, 2)), Using("")
+    with pytest.raises(TypeError, match=r"test_convert.py, line \d+: .*write torch.mean\(x, dim\)"):
+        spgru.convert(Using("mean over time"), example=tokens)
+    twin = spgru.convert(model, weight_std=0.0, example=tokens)
+    torch.testing.assert_close(twin(tokens).mean, model(tokens), rtol=0, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -176,3 +177,33 @@ def test_arguments_are_checked() -> None:
         spgru.laplace(nn.Linear(2, 1), [(x, x)])
     with pytest.raises(ValueError, match="not stored by its mean"):
         spgru.laplace(spgru.Linear(2, 1, parameterization="natural"), [(x, x)])
+
+
+@pytest.mark.parametrize("place", ["input", "target"])
+def test_missing_values_are_named(place: str) -> None:
+    x, y = torch.randn(6, 3), torch.randn(6, 2)
+    (x if place == "input" else y)[4, 1] = math.nan
+    data = [(x[:3], y[:3]), (x[3:], y[3:])]
+    with pytest.raises(ValueError, match=f"the {place} of batch 2 of data holds NaN or infinite"):
+        spgru.convert(nn.Linear(3, 2), data=data)
+    text = "input of batch 2" if place == "input" else "gradients of the loss"
+    with pytest.raises(ValueError, match=text):
+        spgru.laplace(spgru.Linear(3, 2), data, loss=nn.MSELoss(reduction="sum"))
+
+
+def test_weights_of_a_layer_used_twice_stay_parameters() -> None:
+    """Both uses count in the curvature, and the layer can be trained afterwards."""
+    first = spgru.Linear(3, 3, bias=False)
+    model = nn.Sequential(first, first)
+    x, y = torch.randn(5, 3), torch.randn(5, 3)
+    spgru.laplace(model, [(x, y)], prior_precision=1.0)
+    assert isinstance(first.weight, nn.Parameter)
+
+    def outputs(weight: Tensor) -> Tensor:
+        return x @ weight.T @ weight.T
+
+    slopes = torch.autograd.functional.jacobian(outputs, first.weight.detach())
+    noise = (y - outputs(first.weight.detach())).square().mean(0)
+    curvature = (slopes.square() / noise[:, None, None]).sum((0, 1))
+    var = first.weight_moments("weight").var.detach()
+    torch.testing.assert_close(var, 1 / (curvature + 1), rtol=1e-4, atol=0)

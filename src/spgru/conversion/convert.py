@@ -46,9 +46,11 @@ def convert(
         twin = spgru.convert(model, data=train_loader)       # variances by a Laplace approximation
         y = twin(x)                                          # y.mean, y.var
 
-    Parameters that your own modules hold stay certain. A module used in two places stays one
-    module; a weight that two modules share is refused. Nothing is changed before all that cannot be
-    converted is found: it is named in one error, each with its path and what to do.
+    Parameters that your own modules hold stay certain, and so do weights of a layer that your
+    forward uses without calling the layer (a tied output), which `example=` finds and refuses. A
+    module used in two places stays one module; a weight that two modules share is refused. Nothing
+    is changed before all that cannot be converted is found: it is named in one error, each with its
+    path and what to do.
 
     Args:
         model: an `nn.Module`, built from `torch.nn` or from modules of yours that are
@@ -57,7 +59,8 @@ def convert(
             `torch.nn` initialises within, for names that are missing too
         data: batches (input, target), the training data: `weight_std` is found by `spgru.laplace`
         example: an input (a tuple for several), on which the result is tried: what fails is named
-            by its path, and its mean is compared with that of `model`
+            by its path, weights used outside their layer are refused, and its mean is compared
+            with that of `model`
         keep: paths of modules that stay as they are, with all that is in them
         inplace: change `model` itself instead of a copy
         laplace_options: those of `spgru.laplace`
@@ -76,7 +79,8 @@ def convert(
     undo = [*_replace(others, made), *_forbid_writing(others)]
     try:
         if example is not None:
-            check_example(result, example, expected)
+            new = {path: made[id(old)] for path, old in layers.items()}
+            check_example(result, example, expected, new)
         if data is not None:
             laplace(result, data, **laplace_options)
     except BaseException:

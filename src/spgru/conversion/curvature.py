@@ -110,7 +110,9 @@ def _gradients(
         alone = tuple(part.unsqueeze(batch_dim) for part in inputs)
 
         def run(values: Mapping[str, Tensor]) -> Tensor:
-            output = functional_call(module, dict(values), alone)
+            # All weights are given. Where torch ties them by name, a module that is used twice has
+            # two, and the value of the second would stay in place of the weight.
+            output = functional_call(module, dict(values), alone, tie_weights=False)
             return vector(output, target.unsqueeze(batch_dim))
 
         pull: Any = vjp(run, dict(means))[1]

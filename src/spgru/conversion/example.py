@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +12,11 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from spgru.conversion.uses import watching_weights
 from spgru.moments import Moments
+from spgru.nn import Layer
 from spgru.nn.contexts import at_mean
+from spgru.runtime.errors import refuse
 
 __all__ = ["arguments_of", "check_example", "evaluating", "outputs_of"]
 
@@ -45,19 +49,39 @@ def outputs_of(model: nn.Module, example: Any) -> list[Tensor]:
         return _tensors(model(*arguments_of(example)))
 
 
+def _leaves(value: Any) -> list[Any]:
+    return pytree.tree_leaves(value, is_leaf=lambda part: isinstance(part, Moments))
+
+
 def _tensors(value: Any) -> list[Tensor]:
-    leaves = pytree.tree_leaves(value, is_leaf=lambda part: isinstance(part, Moments))
-    parts = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in leaves]
+    parts = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in _leaves(value)]
     parts = [part.data if isinstance(part, PackedSequence) else part for part in parts]
     return [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
 
 
-def check_example(twin: nn.Module, example: Any, expected: list[Tensor]) -> None:
-    """Run it, first at the means of its weights, then as it is."""
+def check_example(
+    twin: nn.Module, example: Any, expected: list[Tensor], layers: Mapping[str, Layer]
+) -> None:
+    """Run it, first at the means of its weights, then as it is.
+
+    Args:
+        layers: those that were converted, by path
+    """
     with _naming_failures(twin):
         with at_mean(twin):
             found = outputs_of(twin, example)
-        outputs_of(twin, example)
+        with watching_weights(layers) as used, evaluating(twin):
+            output = twin(*arguments_of(example))
+    refuse(
+        f"{name}: forward uses it outside its layer, where it is certain and its variance lost; "
+        "call the layer, or name the layer in keep="
+        for name in used
+    )
+    if not any(isinstance(leaf, Moments) for leaf in _leaves(output)):
+        raise ValueError(
+            f"the network gives {type(output).__name__} without Moments: its forward takes means, "
+            "or calls none of the converted layers"
+        )
     error = max((_difference(*pair) for pair in zip(found, expected, strict=False)), default=0.0)
     is_coarse = any(part.dtype in (torch.float16, torch.bfloat16) for part in found)
     if len(found) != len(expected) or not error <= (_COARSE if is_coarse else _TOLERANCE):
@@ -89,7 +113,19 @@ def _naming_failures(module: nn.Module) -> Iterator[None]:
         yield
     except Exception as error:
         path, part = stack[-1] if stack else ("the network", module)
-        raise TypeError(f"{path}: {type(part).__name__} cannot run on Moments: {error}") from error
+        raise TypeError(
+            f"{path}: {type(part).__name__} cannot run on Moments: {_explained(error)}"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _explained(error: Exception) -> str:
+    if "'Tensor' object is not callable" not in str(error):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{place.filename}, line {place.lineno}: x.mean, x.var and x.std of Moments are tensors, "
+        "no methods; write torch.mean(x, dim) for a mean over a dimension"
+    )

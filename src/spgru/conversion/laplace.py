@@ -132,11 +132,18 @@ class _Problem:
         for batch in self._batches():
             self.samples += batch.target.shape[self._batch_dim]
             self._batch_count += 1
+            # A loss of the user's may know what to do with missing targets.
+            _check_finite(batch, self._batch_count, self._loss is None)
             if self._loss is not None:
                 continue
             with at_mean(self._model):
                 mean, var = first_moments(self._model(*batch.inputs))
             _check_target(mean, batch.target)
+            if not bool(mean.isfinite().all()):
+                raise ValueError(
+                    f"the network's output for batch {self._batch_count} of data is not finite; "
+                    "look at its weights"
+                )
             if bool((var > 0).all()):  # the network gives its noise itself
                 continue
             squares = (batch.target - mean).square()
@@ -159,6 +166,11 @@ class _Problem:
             found = curvature_of(self._model, self._means, batch, self._vector, self._batch_dim)
             for name, part in found.items():
                 total[name] += part
+        if not all(bool(part.isfinite().all()) for part in total.values()):
+            raise ValueError(
+                "the gradients of the loss by the weights are not finite; look at the data for "
+                "missing targets, and at the loss"
+            )
         return total
 
     def set_variances(
@@ -262,6 +274,16 @@ def _weights(model: nn.Module) -> dict[str, Weight]:
                 "parameterization='moments'"
             )
     return weights
+
+
+def _check_finite(batch: Batch, number: int, with_target: bool) -> None:
+    parts = [("input", part) for part in batch.inputs]
+    for name, part in [*parts, ("target", batch.target)] if with_target else parts:
+        if part.is_floating_point() and not bool(part.isfinite().all()):
+            raise ValueError(
+                f"the {name} of batch {number} of data holds NaN or infinite values; leave those "
+                "samples out, or fill what is missing"
+            )
 
 
 def _check_target(mean: Tensor, target: Tensor) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from types import MethodType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -12,6 +14,9 @@ from spgru.conversion.table import CONTAINERS, LAYERS, PASSING, remedy_for
 from spgru.nn import Layer
 
 __all__ = ["Plan", "make_plan"]
+
+_OWN = frozenset(vars(nn.Module()))
+"""Attributes that every module has; its children are among them."""
 
 
 class Plan(NamedTuple):
@@ -99,9 +104,33 @@ def _problems(module: Any) -> Iterator[str]:
             "running ones, a linear map"
         )
     for name, value in vars(module).items():
-        values = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(entry, nn.Module) for entry in values):
-            yield f"holds modules in {name!r}, which torch does not know; use nn.ModuleList"
+        if name in _OWN:
+            continue
+        held = list(_held(value))
+        if any(isinstance(entry, nn.Module) for entry in held):
+            yield (
+                f"holds modules in {name!r}, which torch does not know; use nn.ModuleList or "
+                "nn.ModuleDict"
+            )
+        for method in held:
+            if isinstance(method, MethodType) and type(method.__self__) in LAYERS:
+                yield (
+                    f"holds a method of a layer in {name!r}, which would stay that of torch's; "
+                    "call the layer in forward instead"
+                )
+
+
+def _held(value: Any) -> Iterator[Any]:
+    """What an attribute holds: itself, or the entries of containers, and of functools.partial."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    elif isinstance(value, partial):
+        value = [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for entry in value:
+            yield from _held(entry)
+    else:
+        yield value
 
 
 def _problems_of_layer(module: Any) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
 
@@ -28,6 +29,7 @@ from spgru.forecast.history import appended
 from spgru.forecast.judging import choose_windows, fit_intervals
 from spgru.forecast.network import Anchor, Cell, Direct, FedBack
 from spgru.forecast.prediction import run
+from spgru.forecast.scaling import Array
 from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes, least_history
 from spgru.forecast.threads import few_threads
 from spgru.forecast.times import season_of
@@ -222,15 +224,7 @@ class Forecaster:
         """
         state, settings = self._fitted(), self.settings
         horizon = settings.horizon
-        if y is None:
-            panel = state.panel
-        else:
-            panel = read_series(y, settings.positive, **self._spacing())
-            self._check_times(panel)
-        covariates = self._known(panel, X, y is None)
-        least = least_history(state.context, state.season)
-        for name, values in zip(panel.names, panel.values, strict=True):
-            check_history(values, name, least, state.context)
+        panel, covariates = self._histories(y, X)
         features, _ = features_of(panel, covariates, settings.calendar, horizon, state.scaling)
         windows = Windows(
             panel.values, *features, state.context, horizon, state.season, settings.positive,
@@ -329,6 +323,37 @@ class Forecaster:
         found: Self = load(cls, folder, device)
         return found
 
+    def to_onnx(self, path: str | PathLike[str]) -> Path:
+        """The forecaster as an ONNX program: raw values in, mean and variance of the series out.
+
+        It takes any number of windows, in one mode and for one horizon, scaling, what is filled and
+        calibration inside. Inputs are float64:
+
+        - `values` (B, context): the last values, NaN where missing and before the start of a short
+          history; at least two of them observed, else the forecast is NaN
+        - `known` (B, context + horizon, F), if there is a calendar or covariates: the calendar's
+          columns (`Times.calendar`: sines, then cosines, of the time of day, the day of the week
+          and the day of the year that the frequency has), then covariates as they are; NaN where
+          unknown. Covariates must be certain
+
+        Outputs are `mean` and `var` (B, horizon), float64, as of `predict`. For positive data there
+        are `log_mean`, `log_var` and `unit` besides: log(1 + value / unit) is Gaussian, of which
+        quantiles are taken. `onnx_inputs` gives the inputs from series. Needs 'spgru[onnx]'.
+
+        Of a fed-back forecaster every step of the horizon is written out, which takes seconds each,
+        for an LSTM up to half a minute; a direct one takes seconds in all.
+        """
+        from spgru.forecast.onnx_export import to_onnx
+
+        return to_onnx(self, path)
+
+    def onnx_inputs(self, y: Any = None, X: Any = None) -> dict[str, Array]:  # noqa: N803
+        """What the program of `to_onnx` takes for these series, with the arguments of `predict`."""
+        from spgru.forecast.onnx_export import inputs_of
+
+        panel, covariates = self._histories(y, X)
+        return inputs_of(self, panel, covariates)
+
     # -- inside -----------------------------------------------------------------------------------
 
     def _fitted(self) -> _Fitted:
@@ -343,6 +368,20 @@ class Forecaster:
             "freq": known.times[0].freq if known.times else None,
             "step": known.numbers[0].step if known.numbers else None,
         }
+
+    def _histories(self, y: Any, X: Any) -> tuple[Panel, Covariates | None]:  # noqa: N803
+        """The series to forecast from, those known where none are given, and their covariates."""
+        state = self._fitted()
+        if y is None:
+            panel = state.panel
+        else:
+            panel = read_series(y, self.settings.positive, **self._spacing())
+            self._check_times(panel)
+        covariates = self._known(panel, X, y is None)
+        least = least_history(state.context, state.season)
+        for name, values in zip(panel.names, panel.values, strict=True):
+            check_history(values, name, least, state.context)
+        return panel, covariates
 
     def _check_times(self, panel: Panel) -> None:
         numbers = self._fitted().panel.numbers

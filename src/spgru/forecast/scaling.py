@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["LARGEST", "Array", "Scaling", "at_least_usual"]
+__all__ = ["FLOOR", "LARGEST", "Array", "Scaling", "at_least_usual"]
 
 Array = npt.NDArray[np.float64]
 
 LARGEST = 1e100
 """Values beyond it are refused: their squares would overflow."""
-_FLOOR = 1e-9
+FLOOR = 1e-9
 """A constant context of a constant series has no scale; it counts as varying by this share of its
 level."""
 _NARROW = 1e-5
@@ -58,7 +58,7 @@ class Scaling:
             context = np.log1p(context / unit)
         loc = np.nanmean(context, 1, keepdims=True)
         level = np.nanmean(np.abs(context), 1, keepdims=True)
-        floor = _FLOOR * np.where(level > 0, level, 1.0)
+        floor = FLOOR * np.where(level > 0, level, 1.0)
         scale = np.nanstd(context, 1, keepdims=True)
         if usual is not None:
             scale = at_least_usual(scale, usual)

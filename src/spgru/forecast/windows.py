@@ -18,10 +18,12 @@ from spgru.forecast.scaling import Array, Scaling, at_least_usual
 from spgru.forecast.usual import Usual, mean_steps
 from spgru.moments import Moments
 
-__all__ = ["Batch", "Split", "Windows", "length_needed", "split_windows"]
+__all__ = ["LEAST_ROUGHNESS", "Batch", "Split", "Windows", "length_needed", "split_windows"]
 
 Numbers = npt.NDArray[np.int64]
 _ALL = slice(None)
+LEAST_ROUGHNESS = 1e-3
+"""Below it a series counts as constant."""
 _MOST_FROM_CONTEXT = 20.0
 """Targets further than that from the context, in its scales, are moved here in training, so that
 jumps of a series that is calm otherwise do not decide alone."""
@@ -216,5 +218,5 @@ def roughness(z: Array, season: int, usual: Array) -> Array:
         usual: (B, 2), of other contexts of the series, NaN where unknown
     """
     mean = at_least_usual(mean_steps(z, season), usual)
-    found: Array = np.log(np.maximum(np.where(np.isnan(mean), 1.0, mean), 1e-3))
+    found: Array = np.log(np.maximum(np.where(np.isnan(mean), 1.0, mean), LEAST_ROUGHNESS))
     return found

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from spgru.functional.activation_constants import SCALED_ERFC
 from spgru.functional.precision import at_least_float32
 from spgru.functional.remainder import leaves_remainder
 from spgru.moments import Moments, Value
@@ -16,6 +17,20 @@ __all__ = ["clamp", "leaky_relu", "relu"]
 
 # Standard deviations beyond which a Gaussian's tail is 0 in float64 too.
 _NO_TAIL = 40.0
+
+
+def _scaled_erfc(x: Tensor) -> Tensor:
+    """exp(x^2) erfc(x) for x >= 0."""
+    if not torch.onnx.is_in_onnx_export():
+        found: Tensor = torch.special.erfcx(x)
+        return found
+    # ONNX has no such function, and torch's exporter writes the product, which is infinity times 0
+    # from x = 9.4 on.
+    t = 2 / (2 + x)
+    total = torch.zeros_like(t)
+    for coefficient in reversed(SCALED_ERFC):
+        total = total * t + coefficient
+    return total * t
 
 
 def _relu(x: Moments) -> tuple[Moments, Tensor]:
@@ -27,7 +42,7 @@ def _relu(x: Moments) -> tuple[Moments, Tensor]:
     t = torch.where(mean > 0, mean, -mean) / std
     phi = torch.exp(-0.5 * t**2) / math.sqrt(2 * math.pi)
     # phi times Mills' ratio Q/phi: the differences below lose digits but not their sign.
-    mills = math.sqrt(math.pi / 2) * torch.special.erfcx(t / math.sqrt(2))
+    mills = math.sqrt(math.pi / 2) * _scaled_erfc(t / math.sqrt(2))
     small_mean = phi * (1 - t * mills)
     small_var = phi * ((1 + t**2) * mills - t) - small_mean**2
     linear_part = torch.where(mean > 0, 1 - 2 * phi * mills, 0.0)
