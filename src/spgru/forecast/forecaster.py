@@ -340,6 +340,10 @@ class Forecaster:
         are `log_mean`, `log_var` and `unit` besides: log(1 + value / unit) is Gaussian, of which
         quantiles are taken. `onnx_inputs` gives the inputs from series. Needs 'spgru[onnx]'.
 
+        It differs from `predict` in two ways: mean and variance of positive data are those of a
+        log-normal that is not cut off at 0, and a context far calmer than its series is scaled as
+        it is, since the program sees no other values.
+
         Of a fed-back forecaster every step of the horizon is written out, which takes seconds each,
         for an LSTM up to half a minute; a direct one takes seconds in all.
         """
