@@ -344,8 +344,8 @@ class Forecaster:
         log-normal that is not cut off at 0, and a context far calmer than its series is scaled as
         it is, since the program sees no other values.
 
-        Of a fed-back forecaster every step of the horizon is written out, which takes seconds each,
-        for an LSTM up to half a minute; a direct one takes seconds in all.
+        Of a fed-back forecaster every step of the horizon is written out, which may take minutes; a
+        direct one is far quicker.
         """
         from spgru.forecast.onnx_export import to_onnx
 
