@@ -17,11 +17,13 @@ bars of `calibration_bars.py`.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shlex
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from typing import Any
 import torch
 from calibration_bars import against_bars, passed, pixel_sets, times
 from common import publish, save
-from torch import Tensor, nn
+from torch import Tensor
 
 import spgru
 from spgru.calibration.forms import PLAIN, Found, search
@@ -198,8 +200,12 @@ def measure(
         var = _in_chunks(lambda part: model.predict(part).var, frames, arguments.chunk)
         parts = zip(kinds.items(), var.split(sizes, 1), strict=True)
         forms[name] = {kind: _compare(t, v, masks[kind]) for (kind, t), v in parts}
-    timed = {name: ways[name] for name in dict.fromkeys((PLAIN, "gains", best)) if name in ways}
-    times = {} if found is None else _times(model, timed, frames[:, :30])
+    timed = {}
+    for name in dict.fromkeys((PLAIN, "gains", best)):
+        if name in ways and found is not None:
+            ways[name]()
+            timed[name] = copy.deepcopy(model)
+    times = pass_times(timed, frames[:, :30])
     spgru.uncalibrate(model)
     scores = {} if found is None else found.scores
     return {
@@ -301,29 +307,30 @@ def _compare(true: Tensor, var: Tensor, masks: dict[str, Tensor]) -> dict[str, A
 
 
 @torch.no_grad()
-def _times(
-    model: nn.Module, forms: dict[str, Callable[[], Any]], frames: Tensor
-) -> dict[str, float]:
-    """Milliseconds of a pass within `spgru.frozen`, the median of turns with each form in each."""
-    found: dict[str, list[float]] = {name: [] for name in forms}
+def pass_times(models: dict[str, Any], frames: Tensor) -> dict[str, float]:
+    """Milliseconds of a pass within `spgru.frozen`, the median of turns with each network in each.
+
+    Args:
+        models: the same network in different forms, by their names
+    """
+    found: dict[str, list[float]] = {name: [] for name in models}
     begin = time.perf_counter()
-    for turn in range(12):
-        if turn > 1 and time.perf_counter() - begin > 20:
-            break  # on a CPU
-        for name, apply in forms.items():
-            apply()
-            with spgru.frozen(model):
-                # The first call prepares the weights; on a GPU those that repeat are recorded,
-                # and replayed only after that.
-                unmeasured = 6 if frames.is_cuda else 1
-                for k in range(unmeasured + 6):
-                    _wait(frames)
-                    start = time.perf_counter()
-                    model.predict(frames)
-                    _wait(frames)
-                    if k >= unmeasured:
-                        found[name].append(1e3 * (time.perf_counter() - start))
-    return {name: round(sorted(values)[len(values) // 2], 3) for name, values in found.items()}
+    with ExitStack() as stack:
+        for model in models.values():
+            stack.enter_context(spgru.frozen(model))
+            # The first call prepares the weights; on a GPU those that repeat are recorded.
+            for _ in range(6 if frames.is_cuda else 1):
+                model.predict(frames)
+        for turn in range(60):
+            if turn > 5 and time.perf_counter() - begin > 20:
+                break  # on a CPU
+            for name, model in models.items():
+                _wait(frames)
+                start = time.perf_counter()
+                model.predict(frames)
+                _wait(frames)
+                found[name].append(1e3 * (time.perf_counter() - start))
+    return {name: round(sorted(values)[len(values) // 2], 4) for name, values in found.items()}
 
 
 def _wait(x: Tensor) -> None:

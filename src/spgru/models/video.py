@@ -18,6 +18,7 @@ from spgru.moments import Moments, cat
 from spgru.nn import Layer
 from spgru.nn.contexts import shared_weights
 from spgru.nn.output_scale import OutputScale, with_plain_mean
+from spgru.nn.replay import replayed_module
 from spgru.objectives import Loss, Objective
 
 __all__ = [
@@ -156,6 +157,9 @@ class VideoModel(nn.Module, ABC):
         Returns:
             (steps, B, height, width)
         """
+        return replayed_module(self, lambda x: self._predict_pixels(x, steps), frames, steps)
+
+    def _predict_pixels(self, frames: Tensor | Moments, steps: int | None) -> Moments:
         return self._pixels(lambda: self.predict_logits(frames, steps))
 
     def calibration_output(self, frames: Tensor | Moments) -> Moments:

@@ -77,9 +77,9 @@ def frozen(module: nn.Module) -> Iterator[None]:
     reach the inputs. A CUDA graph captured within reads what is cached, and so has the weights of
     that time.
 
-    On a GPU recurrent layers go further: without gradients the third call with the same shapes is
-    recorded as a CUDA graph, and from then on replayed (`spgru.nn.replay`), with memory for what a
-    call computes, for at most 8 shapes.
+    On a GPU recurrent layers, and `predict` of `spgru.models`, go further: without gradients the
+    third call with the same shapes is recorded as a CUDA graph, and from then on replayed
+    (`spgru.nn.replay`), with memory for what a call computes, for at most 8 shapes.
     """
     with enter_frozen((layer for _, layer in layers_of(module)), learns=False):
         yield

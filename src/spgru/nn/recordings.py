@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
 
 from spgru.checks import is_transformed, values_are_checked
 from spgru.modes import is_intercepted, weight_mode
@@ -30,6 +31,7 @@ __all__ = [
     "arguments",
     "copies",
     "describe",
+    "describe_module",
     "set_cuda_graphs",
 ]
 
@@ -58,16 +60,39 @@ def describe(layer: Layer, input: Any, hx: Any) -> Call | None:
     """The call `layer(input, hx)`, or None if it has to go through the layer's own code."""
     if not _enabled or weight_mode(layer) or is_intercepted(layer):
         return None
-    values = (input, *(hx if isinstance(hx, tuple) else (hx,)))
+    return _describe_values(layer._like, (input, *(hx if isinstance(hx, tuple) else (hx,))))
+
+
+def describe_module(module: nn.Module, layers: list[Layer], input: Any, key: Any) -> Call | None:
+    """A call of a module that runs these layers, or None if it has to go through its own code.
+
+    Args:
+        key: what else the answer depends on
+    """
+    device = layers[0]._like.device
+    if not _enabled or device.type != "cuda" or module_hooks._global_forward_hooks:
+        return None
+    for child in module.modules():
+        # A hook wants to see every call of its module.
+        if child._forward_hooks or child._forward_pre_hooks or is_intercepted(child):
+            return None
+    if any(weight_mode(layer) or layer._like.device != device for layer in layers):
+        return None
+    call = _describe_values(layers[0]._like, (input,))
+    return None if call is None else call._replace(key=(key, *call.key))
+
+
+def _describe_values(like: Tensor, values: tuple[Any, ...]) -> Call | None:
+    """A call with these values of weights like this one, None if it cannot be recorded."""
     if not all(value is None or _is_laid_out(value) for value in values):
         return None  # packed, or to be refused
-    device = layer._like.device
+    device = like.device
     if not (
         device.type == "cuda"
         and device.index == torch.cuda.current_device()
         and not is_transformed(*values)
         and all(value is None or value.device == device for value in values)
-        and not values_are_checked(layer._like)
+        and not values_are_checked(like)
         and not torch.cuda.is_current_stream_capturing()
     ):
         return None
@@ -138,7 +163,7 @@ class _Alike(Generic[Graph]):
 
 
 class Recordings(Generic[Graph]):
-    """The graphs of one layer.
+    """The graphs of one layer or module.
 
     Args:
         weights: how to remember weights, to see whether a graph may still be used
@@ -156,7 +181,7 @@ class Recordings(Generic[Graph]):
         return sum(calls.graph is not None for calls in self._calls.values())
 
     def graph_of(
-        self, call: Call, layer: Layer, sources: list[Tensor], record: Callable[[], Graph]
+        self, call: Call, owner: nn.Module, sources: list[Tensor], record: Callable[[], Graph]
     ) -> Graph | None:
         """The graph of calls like this one, recorded now if it is time.
 
@@ -174,7 +199,7 @@ class Recordings(Generic[Graph]):
                 calls.graph = record()
             except RuntimeError as error:
                 warnings.warn(
-                    f"a {type(layer).__name__} could not be recorded as a CUDA graph and launches "
+                    f"a {type(owner).__name__} could not be recorded as a CUDA graph and launches "
                     f"its kernels one by one: {error}",
                     RuntimeWarning,
                     stacklevel=6,
