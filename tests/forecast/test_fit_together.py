@@ -13,7 +13,7 @@ import torch
 from fit_worker import fitted, series
 
 from spgru.forecast import Forecaster
-from spgru.forecast.fit import _observed, _part
+from spgru.forecast.training import _observed, _part
 from spgru.forecast.windows import Windows
 from spgru.runtime.distributed import Processes, is_first_process
 

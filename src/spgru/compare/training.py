@@ -15,13 +15,13 @@ from spgru.compare.method import Budget, Predict
 from spgru.compare.networks import PlainDirect
 from spgru.compare.scores import LEVELS
 from spgru.compare.tasks import Task
-from spgru.forecast.fit import TrainingOptions, choose_anchor, train
 from spgru.forecast.forecast import Forecast
 from spgru.forecast.judging import choose_windows, fit_intervals
 from spgru.forecast.network import Anchor
 from spgru.forecast.prediction import run
 from spgru.forecast.scaling import Array
 from spgru.forecast.settings import Settings, choose_sizes
+from spgru.forecast.training import TrainingOptions, choose_anchor, train
 from spgru.forecast.windows import Numbers, Split, Windows
 
 __all__ = ["Prepared", "Workshop", "prepare"]

@@ -19,12 +19,14 @@ from spgru.calibration.report import OutcomeReport
 from spgru.forecast.covariates import Covariates
 from spgru.forecast.data import Panel
 from spgru.forecast.features import FeatureScaling
-from spgru.forecast.fit import TrainingRecord
+from spgru.forecast.fitted import Fitted, make_network
 from spgru.forecast.labels import label_from_json, label_to_json
 from spgru.forecast.network import Anchor
 from spgru.forecast.numbers import Numbers
 from spgru.forecast.scaling import Array
+from spgru.forecast.settings import Settings
 from spgru.forecast.times import Times
+from spgru.forecast.training import TrainingRecord
 from spgru.forecast.usual import Usual
 from spgru.runtime.device import choose_device
 from spgru.runtime.storage import require_folder, sha256, write_whole
@@ -92,8 +94,6 @@ def load(
     Args:
         most_series: read so many of the known series, which other series can be forecast without
     """
-    from spgru.forecast.forecaster import Settings, _Fitted, _make
-
     path = Path(folder)
     if not (path / _CONFIG).exists():
         raise FileNotFoundError(f"{path} holds no forecaster ({_CONFIG} is missing)")
@@ -109,7 +109,7 @@ def load(
         np.asarray(found["mean"], np.float64), np.asarray(found["std"], np.float64),
         found["calendar"],
     )  # fmt: skip
-    network = _make(
+    network = make_network(
         settings, config["mode"], config["context"], config["season"], scaling.size,
         Anchor(*config["anchor"]),
     )  # fmt: skip
@@ -138,7 +138,7 @@ def load(
     names = [label_from_json(name) for name in config["names"][:most_series]]
     panel = Panel(values, names, times, config["single"], counts)
     forecaster = kind(**config["settings"])
-    forecaster._state = _Fitted(
+    forecaster._state = Fitted(
         network, config["mode"], config["context"], config["season"], network.anchor, panel,
         covariates, scaling,
         {mode: TrainingRecord(**record) for mode, record in config["records"].items()},

@@ -2,65 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
-from zlib import crc32
 
 import numpy as np
-import torch
 from torch import nn
 
 from spgru.calibration.report import OutcomeReport
-from spgru.forecast.covariates import Covariates, read_covariates, warn_if_far
-from spgru.forecast.data import Panel, read_series
-from spgru.forecast.features import FeatureScaling, features_of
-from spgru.forecast.fit import (
-    Loss,
-    TrainingOptions,
-    TrainingRecord,
-    choose_anchor,
-    train,
-    validate,
-)
+from spgru.forecast.covariates import read_covariates
+from spgru.forecast.data import read_series
+from spgru.forecast.features import features_of
+from spgru.forecast.fitted import Fitted, fit
 from spgru.forecast.forecast import Forecast
 from spgru.forecast.history import appended
-from spgru.forecast.judging import choose_windows, fit_intervals
-from spgru.forecast.network import Anchor, Cell, Direct, FedBack
+from spgru.forecast.network import Cell
 from spgru.forecast.prediction import run
 from spgru.forecast.scaling import Array
-from spgru.forecast.settings import Mode, Settings, check_history, choose_sizes, least_history
+from spgru.forecast.settings import Mode, Settings
 from spgru.forecast.threads import few_threads
-from spgru.forecast.times import season_of
-from spgru.forecast.usual import Usual
-from spgru.forecast.widening import fit_widening
+from spgru.forecast.training import Loss, TrainingRecord
 from spgru.forecast.windows import Windows
-from spgru.runtime.distributed import is_first_process, processes
+from spgru.runtime.distributed import is_first_process
 
 __all__ = ["Forecaster", "Mode", "Settings"]
-
-_MOST_USUAL = 256
-"""Series of which is kept how much they vary."""
-
-
-@dataclass
-class _Fitted:
-    """What fitting found."""
-
-    network: Direct | FedBack
-    mode: Mode
-    context: int
-    season: int
-    anchor: Anchor
-    panel: Panel
-    """the series as they are known by now"""
-    covariates: Covariates | None
-    scaling: FeatureScaling
-    records: dict[str, TrainingRecord]
-    report: OutcomeReport | None
-    usual: Usual | None = None
-    """how much some of the series vary; None in files that do not tell"""
 
 
 class Forecaster:
@@ -139,7 +105,7 @@ class Forecaster:
             steps, batch_size, lr, patience, loss, kl_weight, calibrate, level, seed, device,
             progress,
         )  # fmt: skip
-        self._state: _Fitted | None = None
+        self._state: Fitted | None = None
 
     # -- fitting ----------------------------------------------------------------------------------
 
@@ -156,56 +122,7 @@ class Forecaster:
                 covariates), a DataFrame, or `Moments` where they are uncertain; a list or dict of
                 these for several series
         """
-        settings = self.settings
-        panel = read_series(y, settings.positive)
-        horizon, lengths = settings.horizon, [len(values) for values in panel.values]
-        covariates = None
-        if X is not None:
-            rows = [(n, n + horizon) for n in lengths]
-            covariates = read_covariates(X, panel, 0, rows).first(lengths)
-        season = settings.season or season_of(panel.times[0] if panel.times else None)
-        context, season = choose_sizes(settings, lengths, season)
-        features, scaling = features_of(panel, covariates, settings.calendar, 0)
-        with processes(settings.device) as group:
-            group.require_equal(crc32(np.concatenate(panel.values).tobytes()), "y")
-            windows = Windows(
-                panel.values, *features, context, horizon, season, settings.positive, group.device
-            )
-            split, drawn = choose_windows(windows, lengths, settings.seed)
-            anchor, squares = choose_anchor(windows, *drawn)
-            found: dict[str, tuple[Direct | FedBack, OutcomeReport | None]] = {}
-            records: dict[str, TrainingRecord] = {}
-            scores: dict[str, float] = {}
-            for mode in ("direct", "fed-back") if settings.mode == "auto" else (settings.mode,):
-                if mode == "fed-back":
-                    anchor, squares = choose_anchor(windows, *drawn, rates=(1.0,))
-                network = _make(settings, mode, context, season, scaling.size, anchor)
-                network.to(group.device).start_noise_(squares)
-                report = None
-                with few_threads(settings.hidden_size):
-                    records[mode] = train(network, windows, split, _training(settings), group)
-                    if settings.calibrate:
-                        report = fit_intervals(
-                            network, windows, split.validation, settings.level, settings.seed
-                        )
-                    scores[mode] = validate(network, windows, split.validation, group)
-                    fit_widening(network, windows, drawn)
-                found[mode] = network, report
-        best: Any = min(scores, key=lambda mode: scores[mode])
-        network, report = found[best]
-        self._state = _Fitted(
-            network,
-            best,
-            context,
-            season,
-            network.anchor,
-            panel,
-            covariates,
-            scaling,
-            records,
-            report,
-            windows.usual.some(_MOST_USUAL),
-        )
+        self._state = fit(self.settings, y, X)
         return self
 
     # -- forecasting ------------------------------------------------------------------------------
@@ -224,7 +141,7 @@ class Forecaster:
         """
         state, settings = self._fitted(), self.settings
         horizon = settings.horizon
-        panel, covariates = self._histories(y, X)
+        panel, covariates = state.histories(settings, y, X)
         features, _ = features_of(panel, covariates, settings.calendar, horizon, state.scaling)
         windows = Windows(
             panel.values, *features, state.context, horizon, state.season, settings.positive,
@@ -248,7 +165,7 @@ class Forecaster:
             X: their covariates, a row for each value, if there were any in `fit`
         """
         state = self._fitted()
-        new = read_series(y, self.settings.positive, may_be_unknown=True, **self._spacing())
+        new = read_series(y, self.settings.positive, may_be_unknown=True, **state.spacing())
         panel, added = appended(state.panel, new)
         covariates = state.covariates
         if (X is None) != (covariates is None):
@@ -355,96 +272,18 @@ class Forecaster:
         """What the program of `to_onnx` takes for these series, with the arguments of `predict`."""
         from spgru.forecast.onnx_export import inputs_of
 
-        panel, covariates = self._histories(y, X)
+        panel, covariates = self._fitted().histories(self.settings, y, X)
         return inputs_of(self, panel, covariates)
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _fitted(self) -> _Fitted:
+    def _fitted(self) -> Fitted:
         if self._state is None:
             raise RuntimeError("this Forecaster has not been fitted; call fit first")
         return self._state
-
-    def _spacing(self) -> dict[str, Any]:
-        """Of the index in `fit`, for series that come later."""
-        known = self._fitted().panel
-        return {
-            "freq": known.times[0].freq if known.times else None,
-            "step": known.numbers[0].step if known.numbers else None,
-        }
-
-    def _histories(self, y: Any, X: Any) -> tuple[Panel, Covariates | None]:  # noqa: N803
-        """The series to forecast from, those known where none are given, and their covariates."""
-        state = self._fitted()
-        if y is None:
-            panel = state.panel
-        else:
-            panel = read_series(y, self.settings.positive, **self._spacing())
-            self._check_times(panel)
-        covariates = self._known(panel, X, y is None)
-        least = least_history(state.context, state.season)
-        for name, values in zip(panel.names, panel.values, strict=True):
-            check_history(values, name, least, state.context)
-        return panel, covariates
-
-    def _check_times(self, panel: Panel) -> None:
-        numbers = self._fitted().panel.numbers
-        if numbers is not None and panel.numbers is not None:
-            numbers[0].require_alike(panel.numbers[0], "fit and predict together")
-        known = self._fitted().panel.times
-        if known is None:
-            return
-        if panel.times is None:
-            raise ValueError(
-                "y has no time index, and the forecaster was fitted with one, whose calendar it "
-                "reads; pass a pandas Series with times"
-            )
-        known[0].require_alike(panel.times[0], "fit and predict together")
-
-    def _known(self, panel: Panel, X: Any, own: bool) -> Covariates | None:  # noqa: N803
-        """The covariates of histories and horizon."""
-        covariates, horizon = self._fitted().covariates, self.settings.horizon
-        if covariates is None:
-            if X is not None:
-                raise ValueError("X is given, and the forecaster was fitted without covariates")
-            return None
-        if X is None:
-            raise ValueError(
-                f"X is missing: the forecaster was fitted with the covariates {covariates.names}, "
-                f"which must be known for the {horizon} steps of the horizon"
-            )
-        lengths = [len(values) for values in panel.values]
-        if own:
-            later = read_covariates(X, panel, None, [(horizon,)] * len(panel), covariates.names)
-            warn_if_far(later, covariates)
-            return covariates.followed_by(later)
-        rows = [(n + horizon,) for n in lengths]
-        found = read_covariates(X, panel, 0, rows, covariates.names)
-        warn_if_far(found, covariates)
-        return found
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in asdict(self.settings).items() if name != "progress"}
         defaults = asdict(Settings(self.settings.horizon))
         given = [f"{k}={v!r}" for k, v in shown.items() if k == "horizon" or v != defaults[k]]
         return f"Forecaster({', '.join(given)})"
-
-
-def _make(
-    settings: Settings, mode: str, context: int, season: int, features: int, anchor: Anchor
-) -> Direct | FedBack:
-    kind = Direct if mode == "direct" else FedBack
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        return kind(
-            horizon=settings.horizon, context=context, season=season, features=features,
-            hidden_size=settings.hidden_size, num_layers=settings.num_layers, cell=settings.cell,
-            anchor=anchor,
-        )  # fmt: skip
-
-
-def _training(settings: Settings) -> TrainingOptions:
-    return TrainingOptions(
-        settings.steps, settings.batch_size, settings.lr, settings.patience, settings.loss,
-        settings.kl_weight, settings.seed, settings.progress,
-    )  # fmt: skip

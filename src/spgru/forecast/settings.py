@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from spgru.checks import check_choice
-from spgru.forecast.fit import Loss
 from spgru.forecast.network import Cell
+from spgru.forecast.training import Loss
 
 __all__ = ["Mode", "Settings", "check_history", "choose_sizes", "least_history"]
 

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from spgru.forecast.fit import Loss
 from spgru.forecast.forecast import Forecast
 from spgru.forecast.forecaster import Forecaster
 from spgru.forecast.network import Cell
 from spgru.forecast.scaling import Array
 from spgru.forecast.settings import Mode
 from spgru.forecast.times import times_of
+from spgru.forecast.training import Loss
 
 try:
     import pandas
