@@ -49,8 +49,8 @@ class Forecaster:
 
     Args:
         horizon: steps to forecast
-        context: values to read; by default seven seasons, at least four horizons, as far as the
-            series allow
+        context: values to read; by default seven seasons, or fifteen of 24 steps and more, which
+            are days of two weeks; at least four horizons, and as far as the series allow
         season: steps of a season; by default what is usual for the frequency of a time index, and
             1, for none, without one
         hidden_size: of the encoder

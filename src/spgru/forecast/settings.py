@@ -16,6 +16,9 @@ from spgru.forecast.training import Loss
 __all__ = ["Mode", "Settings", "check_history", "choose_sizes", "least_history"]
 
 Mode = Literal["auto", "direct", "fed-back"]
+_HOURS = 24
+"""A season of so many steps is a day, and days differ by their place in the week: two weeks of them
+are read, where they are no more than half of the series."""
 _LONGEST = 400
 """Of a context that is chosen automatically."""
 
@@ -86,7 +89,10 @@ def choose_sizes(settings: Settings, lengths: Sequence[int], season: int) -> tup
                 f"context is {context} and season {season}; a context must be longer than a season"
             )
     else:
-        context = min(max(7 * season, 4 * horizon, 16), max(_LONGEST, 2 * season))
+        seasons = 7 * season
+        if season >= _HOURS:
+            seasons = max(seasons, min(2 * 7 * season + season, longest // 2))
+        context = min(max(seasons, 4 * horizon, 16), max(_LONGEST, 2 * season))
         # Room for some windows of the training, besides one of validation.
         context = max(min(context, longest - 3 * horizon), season + 1)
     needed = least_history(context, season) + 2 * horizon
