@@ -86,7 +86,7 @@ def test_help_names_the_verbs(spgru, arguments: tuple[str, ...]) -> None:
         ("train", ["--resume", "--set", "--max-seconds", "torchrun", "exit status", "configs/"]),
         ("evaluate", ["--sequences", "--official", "nats per frame"]),
         ("predict", ["--input", "--steps", "(T, B, height, width)", "comes with the package"]),
-        ("export", ["--half", ".safetensors"]),
+        ("export", ["--precision", ".safetensors"]),
         (
             "reproduce",
             [
@@ -161,7 +161,9 @@ def test_train_evaluate_predict_export(spgru, config: Path, tmp_path: Path) -> N
     assert (written["schedule"]["warmup"], written["seed"], written["steps"]) == (1, 7, 3)
 
     weights = tmp_path / "weights.safetensors"
-    assert spgru("export", tmp_path / "run", weights, "--half").out.startswith(f"wrote {weights}")
+    assert spgru("export", tmp_path / "run", weights, "--precision", "float16").out.startswith(
+        f"wrote {weights}"
+    )
 
     scores = tmp_path / "scores.json"
     outcome = spgru("evaluate", weights, "--sequences", 3, "--output", scores, "--device", "cpu")

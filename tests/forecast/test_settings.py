@@ -20,9 +20,7 @@ from spgru.forecast.settings import Settings, choose_sizes
         (1, 24, 1000, 96),  # four horizons
     ],
 )
-def test_the_context_that_is_chosen(
-    season: int, horizon: int, longest: int, expected: int
-) -> None:
+def test_the_context_that_is_chosen(season: int, horizon: int, longest: int, expected: int) -> None:
     assert choose_sizes(Settings(horizon), [longest // 2, longest], season) == (expected, season)
 
 

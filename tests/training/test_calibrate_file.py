@@ -69,7 +69,18 @@ def test_the_command_writes_and_reports(
 ) -> None:
     pytest.importorskip("typer")
     path = tmp_path / "half.safetensors"
-    options = ["--sequences", "8", "--draws", "20", "--steps", "5", "--device", "cpu", "--half"]
+    options = [
+        "--sequences",
+        "8",
+        "--draws",
+        "20",
+        "--steps",
+        "5",
+        "--device",
+        "cpu",
+        "--precision",
+        "float16",
+    ]
     with pytest.raises(SystemExit) as caught:
         main(["calibrate", str(run), str(path), *options])
     assert caught.value.code == 0

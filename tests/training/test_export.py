@@ -29,7 +29,7 @@ from spgru.training import (
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint
 from spgru.training.config import stored_form
-from spgru.training.export import load_weights
+from spgru.training.export import ExportPrecision, load_weights
 from spgru.training.model import DeepMarkovConfig, make_model
 
 Make = Callable[..., TrainConfig]
@@ -93,33 +93,63 @@ def test_a_network_carries_its_calibration(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hidden_size", [8, 64])
-def test_halves_change_predictions_little(tiny: Make, tmp_path: Path, hidden_size: int) -> None:
+def test_rounding_changes_predictions_little(tiny: Make, tmp_path: Path, hidden_size: int) -> None:
     config = tiny(model=ModelConfig(hidden_size=hidden_size), steps=3)
-    folder = train(config, show="none").folder
+    model = load_model(train(config, show="none").folder).model
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "spread" in name:  # as far apart as those of long training
+            parameter.data.uniform_(-3, 8, generator=generator)
+    folder = stored(tmp_path / "spread", config, model)
     whole = export(folder, tmp_path / "whole.safetensors")
     half = export(folder, tmp_path / "half.safetensors", "float16")
+    compact = export(folder, tmp_path / "compact.safetensors", "compact")
     assert half.stat().st_size < 0.51 * whole.stat().st_size
+    assert compact.stat().st_size < 0.385 * whole.stat().st_size
     frames = MovingMNIST(2).batch(0)[:10]
-    exact, rounded = load_exported(whole).predict(frames), load_exported(half).predict(frames)
-    # Means lie between 0 and 1; measured 1e-4, and 0.3 % of the variance.
-    assert (rounded.mean - exact.mean).abs().max() < 2e-4
-    assert ((rounded.var - exact.var).abs() / exact.var).max() < 5e-3
+    exact = load_exported(whole).predict(frames)
+    # Means lie between 0 and 1. Measured: 6e-5, 0.2 and 0.05 %; compact 3e-4, 1.7 and 0.4 %.
+    for path, mean, largest, usual in ((half, 2e-4, 5e-3, 1e-3), (compact, 6e-4, 0.03, 8e-3)):
+        rounded = load_exported(path).predict(frames)
+        off = (rounded.var - exact.var).abs() / exact.var
+        assert (rounded.mean - exact.mean).abs().max() < mean
+        assert off.max() < largest
+        assert off.mean() < usual
 
 
-def test_halves_keep_certain_weights_and_refuse_what_is_too_large(
-    tiny: Make, tmp_path: Path
+def test_compact_spreads_are_off_by_half_a_step(tiny: Make, tmp_path: Path) -> None:
+    config = tiny()
+    model = load_model(train(config, max_seconds=0, show="none").folder).model
+    spread = model.encoder.rnn.spread_w_ih_l0.data.uniform_(-3, 8)
+    source = stored(tmp_path / "spread", config, model)
+    found = load_exported(export(source, tmp_path / "c.safetensors", "compact"))
+    off = (found.encoder.rnn.spread_w_ih_l0 - spread).abs().max()
+    assert 0.01 < off < 1.001 * 11 / 255 / 2
+    again = export(tmp_path / "c.safetensors", tmp_path / "again.safetensors", "compact")
+    again_spread = load_exported(again).encoder.rnn.spread_w_ih_l0
+    torch.testing.assert_close(again_spread, found.encoder.rnn.spread_w_ih_l0, rtol=0, atol=1e-5)
+    # Spreads that are all the same have no range.
+    model.encoder.rnn.spread_w_ih_l0.data.fill_(0.25)
+    same = stored(tmp_path / "same", config, model)
+    found = load_exported(export(same, tmp_path / "same.safetensors", "compact"))
+    assert bool((found.encoder.rnn.spread_w_ih_l0 == 0.25).all())
+
+
+@pytest.mark.parametrize("precision", ["float16", "compact"])
+def test_rounding_keeps_certain_weights_and_refuses_what_is_too_large(
+    tiny: Make, tmp_path: Path, precision: ExportPrecision
 ) -> None:
     config = tiny()
     model = load_model(train(config, max_seconds=0, show="none").folder).model
     model.encoder.rnn.spread_w_ih_l0.data[0] = -torch.inf
     source = stored(tmp_path / "certain", config, model)
-    half = load_exported(export(source, tmp_path / "half.safetensors", "float16"))
+    half = load_exported(export(source, tmp_path / "half.safetensors", precision))
     assert bool((half.encoder.rnn.spread_w_ih_l0[0] == -torch.inf).all())
     assert bool(half.encoder.rnn.spread_w_ih_l0[1].isfinite().all())
     model.encoder.rnn.weight_ih_l0.data[0, 0] = 1e5
     source = stored(tmp_path / "large", config, model)
     with pytest.raises(CheckpointError, match=r"weight_ih_l0 has values beyond float16"):
-        export(source, tmp_path / "large.safetensors", "float16")
+        export(source, tmp_path / "large.safetensors", precision)
     assert not (tmp_path / "large.safetensors").exists()
 
 

@@ -23,6 +23,18 @@ class Sequences(StrEnum):
     controlled = "controlled"
 
 
+class Precision(StrEnum):
+    float32 = "float32"
+    float16 = "float16"
+    compact = "compact"
+
+
+_Written = Annotated[
+    Precision,
+    typer.Option(help="Of what is written; compact: float16, and variances in 8 bits."),
+]
+
+
 @app.command()
 def train(
     config: Annotated[
@@ -106,7 +118,7 @@ def calibrate(
     ] = False,
     mnist: Digits = None,
     device: Device = "auto",
-    half: Annotated[bool, typer.Option("--half", help="float16: half the size.")] = False,
+    precision: _Written = Precision.float32,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an old file.")] = False,
 ) -> None:
     """Fit the variance to that of drawn networks, once; writes weights that carry the fit.
@@ -128,7 +140,7 @@ def calibrate(
         keep_mean=keep_mean,
         directory=mnist,
         device=device,
-        precision="float16" if half else "float32",
+        precision=precision.value,
         overwrite=overwrite,
     )
     print(report)
@@ -248,11 +260,11 @@ def predict(
 def export(
     checkpoint: Source,
     output: Annotated[Path, typer.Argument(help="A file ending in .safetensors.")],
-    half: Annotated[bool, typer.Option("--half", help="float16: half the size.")] = False,
+    precision: _Written = Precision.float32,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an old file.")] = False,
 ) -> None:
     """Write the weights alone, for sharing; load them with spgru.training.load_exported."""
     from spgru.training import export as write_export
 
-    path = write_export(checkpoint, output, "float16" if half else "float32", overwrite)
+    path = write_export(checkpoint, output, precision.value, overwrite)
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

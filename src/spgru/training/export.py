@@ -22,6 +22,7 @@ from spgru.runtime.errors import ConfigError
 from spgru.runtime.storage import write_whole
 from spgru.training import checkpoint as checkpoints
 from spgru.training.checkpoint import Checkpoint, CheckpointError
+from spgru.training.compact import compact, is_spread_of_matrix, restored
 from spgru.training.config import TrainConfig
 from spgru.training.means import is_plain_file, load_means
 from spgru.training.model import make_model
@@ -35,8 +36,9 @@ __all__ = [
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints inside that of a run."""
-FORMAT = "spgru-weights-1"
-ExportPrecision = Literal["float32", "float16"]
+FORMAT, COMPACT_FORMAT = "spgru-weights-1", "spgru-weights-2"
+"""The second has some tensors in 8 bits, which older versions would take for their values."""
+ExportPrecision = Literal["float32", "float16", "compact"]
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,26 @@ def export(
     `"float16"` halves the file. It was chosen over bfloat16 because weights and spreads (logs of
     ratios of variances) need digits, not range: at spreads of -8 to 8 float16 is off by at most
     0.4 % of the variance, bfloat16 by 3 %, and weights by 0.05 % against 0.4 %. A certain weight's
-    spread of minus infinity is kept. Whatever does not fit is refused.
+    spread of minus infinity is kept. Whatever does not fit is refused. `"compact"` is float16 with
+    spreads of matrices in 8 bits (`spgru.training.compact`), three eighths of float32.
     """
     check_choice("precision", precision, get_args(ExportPrecision))
     path = check_export(path, overwrite)
     stored = _stored(source)
     if calibration is not None:
         stored = replace(stored, model=_calibrated(stored, str(source), calibration))
-    tensors = {name: _narrow(name, t, precision) for name, t in stored.model.items()}
+    eight_bits, ranges = compact(
+        {n: t for n, t in stored.model.items() if is_spread_of_matrix(n, t)}
+        if precision == "compact"
+        else {}
+    )
+    tensors = {
+        name: eight_bits[name] if name in eight_bits else _narrow(name, tensor, precision)
+        for name, tensor in stored.model.items()
+    }
     metadata = {
-        "format": FORMAT,
+        "format": COMPACT_FORMAT if eight_bits else FORMAT,
+        **({"eight_bits": ranges} if eight_bits else {}),
         "config": json.dumps(stored.config, sort_keys=True),
         "step": str(stored.step),
         "origin": json.dumps(stored.origin, sort_keys=True),
@@ -207,7 +219,7 @@ def _read_export(path: Path) -> Checkpoint:
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged, or not a safetensors file ({error})") from error
     metadata: Mapping[str, str] = header.get("__metadata__", {})
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") not in (FORMAT, COMPACT_FORMAT):
         raise CheckpointError(
             f"{path} is not an export of this version ({FORMAT}); export it again"
         )
@@ -217,6 +229,7 @@ def _read_export(path: Path) -> Checkpoint:
         name: tensor.float() if tensor.is_floating_point() else tensor
         for name, tensor in tensors.items()
     }
+    wide |= restored(tensors, metadata.get("eight_bits", "{}"))
     config = json.loads(metadata["config"])
     origin = json.loads(metadata.get("origin", "{}"))
     return Checkpoint(int(metadata["step"]), config, {}, wide, {}, origin)
