@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spgru.calibration.progress import Bar
 from spgru.divergence import kl_divergence
@@ -40,6 +41,8 @@ _CHECKS = 25
 """Times that validation is computed in a training of full length."""
 _MOST_CHECKED = 512
 """Windows of validation that are computed at each of them."""
+_AVERAGED = 20
+"""Weights are averaged over one part in so many of a training."""
 _LEAST_UNIT = 0.02
 """Contexts that are still smoother count no more than this."""
 
@@ -104,7 +107,11 @@ def train(
     options: TrainingOptions,
     group: Processes = ALONE,
 ) -> TrainingRecord:
-    """Train in place; the weights are then those of the best validation."""
+    """Train in place; the weights are then those of the best validation.
+
+    They are averages over the last steps, exponentially weighted: series are short beside what a
+    network could learn from them, and single steps follow their noise.
+    """
     group.share(options.batch_size)  # refuses what cannot be shared
     generator = np.random.default_rng(options.seed)
     usable = np.flatnonzero(split.last_origin >= split.first_origin)
@@ -120,6 +127,10 @@ def train(
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     objective = group.wrap(_Objective(network, options, observations, group))
+    decay = 1 - 1 / max(1.0, options.steps / _AVERAGED)
+    averaging = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    averaged = AveragedModel(network, multi_avg_fn=averaging)
+    average: Any = averaged.module
     checked = _some(split.validation, _MOST_CHECKED, options.seed)
     record = TrainingRecord(best_score=validate(network, windows, checked, group))
     record.steps, record.scores = [0], [record.best_score]
@@ -144,14 +155,15 @@ def train(
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             schedule.step()
+            averaged.update_parameters(network)
             bar.advance()
             if step % every == 0 or step == options.steps:
-                score = validate(network, windows, checked, group)
+                score = validate(average, windows, checked, group)
                 record.steps.append(step)
                 record.scores.append(score)
                 if score < record.best_score:
                     record.best_score, record.best_step = score, step
-                    best = copy.deepcopy(network.state_dict())
+                    best = copy.deepcopy(average.state_dict())
                 elif (
                     len(record.steps) - 1 - record.steps.index(record.best_step) >= options.patience
                 ):

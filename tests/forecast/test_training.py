@@ -1,0 +1,56 @@
+"""The loop of the training: what it keeps, and by which windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim.swa_utils import AveragedModel
+
+from spgru.forecast.judging import choose_windows
+from spgru.forecast.network import Anchor, Direct
+from spgru.forecast.training import TrainingOptions, train, validate
+from spgru.forecast.windows import Windows
+
+CPU = torch.device("cpu")
+
+
+def sizes() -> dict[str, Any]:
+    return {
+        "horizon": 3, "context": 12, "season": 6, "features": 0, "hidden_size": 4, "num_layers": 1,
+        "cell": "gru", "anchor": Anchor(6, 1.0),
+    }  # fmt: skip
+
+
+def test_weights_are_averaged_over_a_twentieth_of_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random, steps = np.random.default_rng(0), 40
+    series = [np.sin(np.arange(90)) + 0.1 * random.standard_normal(90) for _ in range(3)]
+    windows = Windows(series, None, None, 12, 3, 6, False, CPU)
+    split, _ = choose_windows(windows, [90] * 3, 0)
+    torch.manual_seed(0)
+    network = Direct(**sizes())
+    passed: list[list[torch.Tensor]] = []
+    update = AveragedModel.update_parameters
+
+    def noting(self: AveragedModel, model: torch.nn.Module) -> None:
+        passed.append([parameter.detach().clone() for parameter in model.parameters()])
+        update(self, model)
+
+    monkeypatch.setattr(AveragedModel, "update_parameters", noting)
+    options = TrainingOptions(steps, 8, 1e-2, 99, "crps", 0.01, 0, False)
+    record = train(network, windows, split, options)
+    assert record.best_step > 1
+    # A time constant of 40 / 20 steps: each new one counts one half.
+    expected = passed[0]
+    for weights in passed[1 : record.best_step]:
+        expected = [(old + new) / 2 for old, new in zip(expected, weights, strict=True)]
+    for found, weight in zip(network.parameters(), expected, strict=True):
+        torch.testing.assert_close(found.detach(), weight, rtol=1e-5, atol=1e-7)
+    # They are the weights that were judged.
+    score = validate(network, windows, split.validation)
+    assert score == pytest.approx(record.best_score, rel=1e-6)
+    assert not torch.equal(passed[record.best_step - 1][0], expected[0])
