@@ -11,7 +11,8 @@ With all tasks and series, forecasts are written for it, too: `python SCORE.PY f
 Needs torch, numpy and safetensors alone.
 
 --backtest N forecasts the N windows before the last one instead, which the training has not seen
-then either: by these settings are chosen, never by the last window.
+then either: by these settings are chosen, never by the last window. It also tells how much coverage
+differs between windows: that of a single one says little where series move together.
 """
 
 from __future__ import annotations
@@ -56,6 +57,72 @@ def windows(histories: list[Any], futures: list[Any], backtest: int) -> tuple[li
     return [values[: -backtest * horizon] for values in histories], known, outcomes
 
 
+def by_window(
+    judge: Any, known: list[Any], outcomes: list[Any], quantiles: Any, season: int, count: int
+) -> list[float]:
+    """The share of outcomes inside the 80 % intervals, of all series at each of `count` windows."""
+    return [
+        judge.score(known[k::count], outcomes[k::count], quantiles[k::count], season)[2]
+        for k in range(count)
+    ]
+
+
+def measure(
+    judge: Any, name: str, task: Any, arguments: argparse.Namespace, seed: int
+) -> tuple[list[dict[str, Any]], Any]:
+    """Scores of seasonal naive and of a `Forecaster`, and the quantiles of the latter."""
+    histories, futures, season = task
+    every = max(1, len(histories) // arguments.series) if arguments.series else 1
+    histories, futures = histories[::every], futures[::every]
+    horizon, backtest = len(futures[0]), arguments.backtest
+    train, known, outcomes = windows(histories, futures, backtest)
+    start = time.perf_counter()
+    forecaster = Forecaster(
+        horizon,
+        arguments.context,
+        season,
+        hidden_size=arguments.hidden_size,
+        num_layers=arguments.layers,
+        mode=arguments.mode,
+        steps=arguments.steps,
+        batch_size=arguments.batch_size,
+        lr=arguments.lr,
+        seed=seed,
+        device=arguments.device,
+        **({} if arguments.kl_weight is None else {"kl_weight": arguments.kl_weight}),
+    ).fit(train)
+    fitted = time.perf_counter()
+    forecast = forecaster.predict(known, parts=False)
+    predicted = time.perf_counter()
+    quantiles = np.moveaxis(forecast.quantile(judge.QUANTILES), 0, 1)
+    record = forecaster.records[forecaster.mode]
+    print(
+        f"{name}: {len(histories)} series, context {forecaster.context}, {forecaster.mode}, "
+        f"seed {seed}, fit {fitted - start:.0f} s, forecast {predicted - fitted:.2f} s, best of "
+        f"{record.steps[-1]} steps {record.best_step}, validation {record.best_score:.4f}",
+        flush=True,
+    )
+    naive = [judge.seasonal_naive(history, horizon, season) for history in known]
+    rows: list[dict[str, Any]] = []
+    for who, given in (("seasonal naive", naive), ("Forecaster", quantiles)):
+        mase, wql, covered = judge.score(known, outcomes, given, season)
+        rows.append({"task": name, "method": who, "mase": mase, "wql": wql, "coverage": covered})
+        print(f"  {who:15s} MASE {mase:.4f}  WQL {wql:.5f}  80 % covers {covered:.3f}", flush=True)
+    rows[-1] |= {
+        "seed": seed, "context": forecaster.context, "best_step": record.best_step,
+        "fit_s": fitted - start, "forecast_s": predicted - fitted,
+    }  # fmt: skip
+    if backtest:
+        single = by_window(judge, known, outcomes, quantiles, season, backtest)
+        rows[-1]["coverage_by_window"] = [round(share, 3) for share in single]
+        print(
+            f"  single windows are covered {min(single):.2f} to {max(single):.2f}, standard "
+            f"deviation {np.std(single):.2f}",
+            flush=True,
+        )
+    return rows, quantiles
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--judge", type=Path, required=True, help="score.py")
@@ -72,7 +139,7 @@ def main() -> None:
     parser.add_argument("--kl-weight", type=float, help="default: the Forecaster's")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--mode", default="direct", choices=("auto", "direct", "fed-back"))
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--save", metavar="NAME", help="keep scores in accuracy/results/NAME.json")
     parser.add_argument("--out", type=Path, default=Path("outputs/forecasts.npz"))
     arguments = parser.parse_args()
@@ -80,55 +147,17 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     if arguments.data is not None:
         judge.DATA = arguments.data
-    for name, (histories, futures, season) in judge.tasks().items():
+    for name, task in judge.tasks().items():
         if arguments.task not in (None, name):
             continue
-        every = max(1, len(histories) // arguments.series) if arguments.series else 1
-        histories, futures = histories[::every], futures[::every]
-        horizon = len(futures[0])
-        train, known, outcomes = windows(histories, futures, arguments.backtest)
-        start = time.perf_counter()
-        forecaster = Forecaster(
-            horizon,
-            arguments.context,
-            season,
-            hidden_size=arguments.hidden_size,
-            num_layers=arguments.layers,
-            mode=arguments.mode,
-            steps=arguments.steps,
-            batch_size=arguments.batch_size,
-            lr=arguments.lr,
-            seed=arguments.seed,
-            device=arguments.device,
-            **({} if arguments.kl_weight is None else {"kl_weight": arguments.kl_weight}),
-        ).fit(train)
-        fitted = time.perf_counter()
-        forecast = forecaster.predict(known, parts=False)
-        predicted = time.perf_counter()
-        found[name] = np.moveaxis(forecast.quantile(judge.QUANTILES), 0, 1)
-        record = forecaster.records[forecaster.mode]
-        naive = [judge.seasonal_naive(history, horizon, season) for history in known]
-        print(
-            f"{name}: {len(histories)} series, context {forecaster.context}, {forecaster.mode}, "
-            f"fit {fitted - start:.0f} s, forecast {predicted - fitted:.2f} s, best of "
-            f"{record.steps[-1]} steps {record.best_step}, validation {record.best_score:.4f}",
-            flush=True,
-        )
-        for who, quantiles in (("seasonal naive", naive), ("Forecaster", found[name])):
-            mase, wql, covered = judge.score(known, outcomes, quantiles, season)
-            rows.append(
-                {
-                    "task": name, "method": who, "mase": mase, "wql": wql, "coverage": covered,
-                    "context": forecaster.context, "best_step": record.best_step,
-                    "fit_s": fitted - start, "forecast_s": predicted - fitted,
-                }
-            )  # fmt: skip
-            print(
-                f"  {who:15s} MASE {mase:.4f}  WQL {wql:.5f}  80 % covers {covered:.3f}", flush=True
-            )
+        for seed in arguments.seeds:
+            measured, quantiles = measure(judge, name, task, arguments, seed)
+            rows += measured if seed == arguments.seeds[0] else measured[1:]
+            found.setdefault(name, quantiles)
     if arguments.save:
         # Where judge and data lie is of no interest to others.
         options = {k: v for k, v in vars(arguments).items() if v is not None and k not in _PLACES}
+        options["seeds"] = " ".join(map(str, arguments.seeds))
         words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
         save(arguments.save, " ".join([_COMMAND, *words]), rows)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
