@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Normal, kl_divergence
 from torch.optim.swa_utils import AveragedModel
 
 from spgru.forecast.judging import choose_windows
 from spgru.forecast.network import Anchor, Direct
-from spgru.forecast.training import TrainingOptions, train, validate
+from spgru.forecast.training import TrainingOptions, _divergence, train, validate
 from spgru.forecast.windows import Windows
+from spgru.nn.layer import layers_of
 
 CPU = torch.device("cpu")
 
@@ -54,3 +56,21 @@ def test_weights_are_averaged_over_a_twentieth_of_the_training(
     score = validate(network, windows, split.validation)
     assert score == pytest.approx(record.best_score, rel=1e-6)
     assert not torch.equal(passed[record.best_step - 1][0], expected[0])
+
+
+def test_the_prior_has_a_variance_of_1_over_the_inputs() -> None:
+    network = Direct(**sizes())
+    expected = 0.0
+    for _, layer in layers_of(network):
+        for name in layer.weights():
+            weight = layer.weight_moments(name)
+            inputs = weight.shape[-1] if weight.mean.ndim > 1 else layer_inputs(layer, name)
+            prior = Normal(torch.zeros(()), torch.tensor(inputs**-0.5))
+            own = Normal(weight.mean, weight.var.sqrt())
+            expected += kl_divergence(own, prior).sum().item()
+    assert _divergence(network).item() == pytest.approx(expected, rel=1e-5)
+
+
+def layer_inputs(layer: Any, bias: str) -> int:
+    """Of the matrix that a bias goes with."""
+    return int(layer.weight_moments(bias.replace("bias", "weight")).shape[-1])

@@ -43,6 +43,7 @@ _MOST_CHECKED = 512
 """Windows of validation that are computed at each of them."""
 _AVERAGED = 20
 """Weights are averaged over one part in so many of a training."""
+_PRIOR = Prior("gaussian", std=1.0, scale="fan_in")
 _LEAST_UNIT = 0.02
 """Contexts that are still smoother count no more than this."""
 
@@ -200,9 +201,7 @@ def _divergence(network: nn.Module) -> Tensor:
     0 for a network of certain weights.
     """
     found = [torch.zeros((), device=next(network.parameters()).device)]
-    for _, layer in layers_of(network):
-        sizes = [weight.shape[-1] for weight in layer.parameters() if weight.ndim > 1]
-        found.append(kl_divergence(layer, Prior("gaussian", std=max(sizes) ** -0.5)))
+    found += [kl_divergence(layer, _PRIOR) for _, layer in layers_of(network)]
     return torch.stack(found).sum()
 
 
