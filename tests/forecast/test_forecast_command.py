@@ -159,6 +159,9 @@ def test_times_since_1970_are_utc(unit: str) -> None:
         (["2021", "", "2023"], "t holds nothing in row 2 of the table, which is no time"),
         (["2021-01-01", "", "2021-01-03"], "t holds nothing in row 2 of the table"),
         (["True", "False"], "t holds 'True' in row 1"),
+        (["05/03/24 10:00", "05/03/24 11:00"], "t of the table holds '05/03/24 10:00', a year of"),
+        (["24-01-05", "24-01-06"], "holds '24-01-05', a year of two digits; write times as 2024-"),
+        (["10:00", "11:00"], "holds '10:00', a time of day without a date"),
         (
             ["2021-01-01 00:00+01:00", "2021-01-01 01:00"],
             "t holds '2021-01-01 01:00' in row 2 of the table, which is no time with an offset",

@@ -81,3 +81,35 @@ def test_the_advice_for_times_without_a_frequency_fits_their_distance(
         times_of(index, "y")
     with pytest.raises(ValueError, match="y has 2 times, too few to tell their frequency"):
         times_of(index[:2], "y")
+
+
+@pytest.mark.parametrize(
+    ("offset", "freq"),
+    [
+        (pandas.DateOffset(hours=1), "h"),
+        (pandas.offsets.Week(), "7D"),
+        (pandas.offsets.BDay(), "B"),
+        (pandas.offsets.QuarterBegin(2), "2QS-MAR"),
+    ],
+)
+def test_offsets_get_a_name_that_gives_their_times(offset: Any, freq: str) -> None:
+    index = pandas.date_range("2024-01-03 10:00", periods=40, freq=offset)
+    times = times_of(index, "y")
+    assert times is not None
+    assert times.freq == freq
+    after = pandas.date_range(index[-1], periods=4, freq=offset)[1:]
+    assert times.index(40, 3).equals(after)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        pandas.offsets.CustomBusinessDay(weekmask="Sun Mon Tue Wed Thu"),
+        pandas.offsets.CustomBusinessDay(holidays=["2024-02-14"]),
+        pandas.offsets.BusinessHour(start="10:00", end="14:00"),
+    ],
+)
+def test_offsets_whose_name_leaves_something_out_are_refused(offset: Any) -> None:
+    index = pandas.date_range("2024-01-03 10:00", periods=60, freq=offset)
+    with pytest.raises(ValueError, match="whose times cannot be told from its name"):
+        times_of(index, "y")

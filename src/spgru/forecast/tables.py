@@ -72,6 +72,13 @@ def read_column(path: str | Path | TextIO, column: str, time: str | None = None)
     return pandas.Series(values.to_numpy(), times, name=column)
 
 
+_UNCLEAR = {
+    r"\d{1,2}[/.-]\d{1,2}[/.-]\d{1,2}(?!\d)": "a year of two digits",
+    r"\d{1,2}:\d\d": "a time of day without a date",
+}
+"""What pandas reads as some day or other, by its form."""
+
+
 def _times(cells: Any, column: str, name: str | Path) -> Any:
     """A column as times, without and with a zone."""
     import pandas
@@ -80,6 +87,13 @@ def _times(cells: Any, column: str, name: str | Path) -> Any:
         _require_times(cells, cells.notna(), column, name)
         return _from_numbers(cells, column, name)
     cells = cells.astype("string").str.strip()
+    for form, what in _UNCLEAR.items():
+        if cells.str.match(form).any():
+            cell = cells[cells.str.match(form)].iloc[0]
+            raise ValueError(
+                f"{column} of {name} holds {cell!r}, {what}; write times as 2024-01-31 or "
+                "2024-01-31 10:00"
+            )
     offsets = cells.str.extract(r"\d:\d\d.*?(Z|[+-]\d\d(?::?\d\d)?)$", expand=False)
     if offsets.notna().any():
         _require_times(cells, offsets.notna(), column, name, " with an offset from UTC as others")

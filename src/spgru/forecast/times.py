@@ -152,9 +152,7 @@ def times_of(index: Any, where: str, freq: str | None = None) -> Times | None:
     if freq is not None and not isinstance(index, pandas.PeriodIndex):
         _check_freq(index, where, freq)
         return Times(index[0], len(index), freq)
-    freq = index.freqstr if index.freq is not None else None
-    if freq is None:
-        freq = _found_freq(index)
+    freq = _found_freq(index) if index.freq is None else _named_freq(index, where)
     if freq is None and len(index) < 3:
         raise ValueError(
             f"{where} has {len(index)} times, too few to tell their frequency; give it three, or "
@@ -251,6 +249,33 @@ def check_gaps(index: Any, where: str) -> None:
             f"between {index[place]} and {index[place + 1]} far more times of {where} are missing "
             "than there are; correct a time that is wrong, or pass what comes after the gap"
         )
+
+
+def _named_freq(index: Any, where: str) -> str:
+    """A name of the index's own frequency that gives its times again.
+
+    Offsets with holidays, a week or hours of their own have none: their name leaves those out.
+    """
+    import pandas
+
+    name = str(index.freqstr)
+    if isinstance(index, pandas.PeriodIndex):
+        return name
+    # One time more than there are, so that what follows is right as well.
+    own = pandas.date_range(index[0], periods=len(index) + 1, freq=index.freq)
+    for freq in (name, _found_freq(index)):
+        try:
+            if freq is not None and own.equals(
+                pandas.date_range(index[0], periods=len(index) + 1, freq=freq)
+            ):
+                return freq
+        except ValueError:
+            continue  # a name that pandas itself does not read
+    raise ValueError(
+        f"the frequency of {where} is {index.freq!r}, whose times cannot be told from its name "
+        f"({name}): holidays, a week or hours of its own; pass the values without times "
+        "(.to_numpy()), or at all times of a usual frequency, for example by .asfreq('D')"
+    )
 
 
 def _found_freq(index: Any) -> str | None:
