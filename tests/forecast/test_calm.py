@@ -78,3 +78,20 @@ def test_a_calm_context_has_a_share_of_the_usual_scale() -> None:
     np.testing.assert_allclose(batch.scaling.scale, 0.1)
     np.testing.assert_allclose(batch.target, 400, rtol=1e-5)  # as far away as it is
     np.testing.assert_allclose(windows.batch(*origin, clipped=True).target, 20)
+
+
+def test_the_unit_of_positive_data_does_not_matter_after_zeros() -> None:
+    random = np.random.default_rng(0)
+    y = random.poisson(3 + 2 * np.sin(np.arange(300) * 2 * np.pi / 12)).astype(float)
+    y[100:140] = y[200:230] = y[-30:] = 0
+    found = []
+    for unit in (1e-3, 1.0, 1e6):
+        fitted = Forecaster(
+            4, 24, 12, positive=True, mode="direct", hidden_size=4, steps=10, progress=False,
+            device="cpu",
+        ).fit(unit * y)  # fmt: skip
+        other = fitted.predict(unit * np.zeros(24))  # a history too short to tell
+        found.append([fitted.predict().quantile(0.99) / unit, other.quantile(0.99) / unit])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    np.testing.assert_allclose(found[2], found[1], rtol=1e-6)
+    assert np.min(found) > 0.01

@@ -65,6 +65,25 @@ def run(*arguments: Any, **options: Any) -> Any:
     return forecast_dataset(*arguments, **{"progress": False, "device": "cpu"} | options)
 
 
+def test_calm_ends_are_forecast_as_by_predict(tmp_path: Path) -> None:
+    """The rest of a history tells how much a series varies."""
+    series = table(range(6), length=90)
+    series["value"] += np.random.default_rng(0).standard_normal(len(series))
+    fitted = Forecaster(
+        HORIZON, 20, 7, steps=3, hidden_size=4, mode="direct", progress=False, device="cpu"
+    ).fit(series)
+    fitted.save(tmp_path / "fitted")
+    for number, item in enumerate(series["item"].unique()):
+        calm = series.index[series["item"] == item][-25:]
+        series.loc[calm, "value"] = 50.0 + number + (1e-3 * np.arange(25) if number % 2 else 0)
+    (tmp_path / "calm").mkdir()
+    series.to_parquet(tmp_path / "calm" / "a.parquet")
+    run(tmp_path / "fitted", tmp_path / "calm", tmp_path / "out")
+    found = written(tmp_path / "out")
+    np.testing.assert_allclose(found["std"], fitted.predict(series).to_frame()["std"], rtol=1e-5)
+    assert found["std"].min() > 0.01
+
+
 def test_a_dataset_is_forecast_as_its_series_are(
     folder: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

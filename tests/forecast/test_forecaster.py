@@ -353,6 +353,14 @@ def test_a_table() -> None:
          Forecaster(HORIZON, **SMALL, calendar=False).fit(wide).predict())  # fmt: skip
 
 
+def test_a_table_of_series_whose_names_are_tuples() -> None:
+    pytest.importorskip("pandas")
+    names = [("north", 1), ("south", 2)]
+    y = {name: np.sin(np.arange(60) + k) for k, name in enumerate(names)}
+    fitted = Forecaster(3, 12, 6, mode="direct", hidden_size=2, steps=1, progress=False).fit(y)
+    assert list(fitted.predict().to_frame()["item"]) == [names[0]] * 3 + [names[1]] * 3
+
+
 def test_a_table_without_times(one: Forecaster) -> None:
     pytest.importorskip("pandas")
     assert one.predict().to_frame()["time"].tolist() == list(range(300, 306))

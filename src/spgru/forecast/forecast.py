@@ -138,7 +138,8 @@ class Forecast:
         columns |= {f"{q:g}": self.quantile(q) for q in quantiles}
         table: dict[str, Any] = {}
         if not self.single:
-            table["item"] = np.repeat(np.asarray(self.names, object), horizon)
+            # A list: numpy would take names that are tuples for rows.
+            table["item"] = [name for name in self.names for _ in range(horizon)]
         if self.times is None:
             counts = [self._counts(series) for series in range(len(self.history))]
             table["time"] = np.concatenate([c.values(c.count, horizon) for c in counts])

@@ -132,7 +132,8 @@ class Forecaster:
 
         Args:
             y: the history to forecast from, as in `fit`, of the same or of other series; by
-                default the one that is known. Its last `context` values matter
+                default the one that is known. Its last `context` values matter, and the rest
+                where these are far calmer than it
             X: covariates, if there were any in `fit`: rows for the horizon, preceded by rows for
                 all of `y` if that is given
             parts: split the variance into weights, inputs and noise. None does so where it is

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from spgru.forecast.data import LONG
 from spgru.forecast.files import load
 from spgru.forecast.forecaster import Forecaster
+from spgru.forecast.usual import MOST_BLOCKS
 from spgru.runtime.storage import sync_folder
 
 __all__ = ["Bad", "Done", "PartitionTask", "forecast_file", "leftovers", "parquet_modules"]
@@ -231,7 +232,7 @@ def _forecast(
 
 def _table(forecaster: Forecaster, chunk: dict[Any, Any], quantiles: Sequence[float]) -> Any:
     horizon, names = forecaster.settings.horizon, _covariates(forecaster)
-    rows = forecaster.context + (horizon if names else 0)
+    rows = MOST_BLOCKS * forecaster.context + (horizon if names else 0)
     short = {name: _end(table, rows) for name, table in chunk.items()}
     values = {name: table.iloc[:, 0] for name, table in short.items()}
     known = None

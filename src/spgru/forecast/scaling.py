@@ -1,7 +1,8 @@
 """Every window in units of its own: location and scale of what was observed in the context.
 
-They come from the context alone, so a forecast depends on nothing but the last `context` values,
-and a network trained on some series reads others in the same units.
+They come from the context alone, so a forecast depends on the last `context` values, and a network
+trained on some series reads others in the same units. Contexts that are constant, or far calmer
+than the rest of their series, are the exception (`spgru.forecast.usual`).
 """
 
 from __future__ import annotations
@@ -43,17 +44,26 @@ class Scaling:
     """(B, 1), None where there is no logarithm"""
 
     @classmethod
-    def of(cls, context: Array, positive: bool, usual: Array | None = None) -> Self:
+    def of(
+        cls,
+        context: Array,
+        positive: bool,
+        usual: Array | None = None,
+        level: Array | None = None,
+    ) -> Self:
         """Of the observed values of each context.
 
         Args:
             context: (B, C), NaN where nothing was observed; at least one value in every row
             positive: take the logarithm first
             usual: (B, 1), the scale that other contexts of the series have, NaN where unknown
+            level: (B, 1), likewise the mean of positive data, for contexts that are 0 throughout
         """
         unit = None
         if positive:
             unit = np.nanmean(context, 1, keepdims=True)
+            if level is not None:
+                unit = np.where(unit > 0, unit, level)
             unit = np.where(unit > 0, unit, 1.0)
             context = np.log1p(context / unit)
         loc = np.nanmean(context, 1, keepdims=True)

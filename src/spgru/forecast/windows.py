@@ -140,7 +140,7 @@ class Windows:
             whole, context = context, np.full_like(context, np.nan)
             context[:, kept] = whole[:, kept]
         usual = self.usual.scale[series], self.usual.steps[series]
-        scaling = Scaling.of(context, self.positive, usual[0])
+        scaling = Scaling.of(context, self.positive, usual[0], self.usual.level[series])
         z = scaling.forward(context)
         seen = ~np.isnan(z)
         inputs = (
