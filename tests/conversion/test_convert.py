@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import spgru
 from spgru import Moments
+from spgru.moments.rows import CONVERTED
 
 
 class Last(nn.Module):
@@ -520,3 +521,60 @@ def test_mean_over_time() -> None:
         spgru.convert(Using("mean over time"), example=tokens)
     twin = spgru.convert(model, weight_std=0.0, example=tokens)
     torch.testing.assert_close(twin(tokens).mean, model(tokens), rtol=0, atol=1e-6)
+
+
+class _BothDirections(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 5, bidirectional=True)
+        self.out = nn.Linear(10, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        forward, backward = self.rnn(x)[1][0]
+        found: Tensor = self.out(torch.cat([forward, backward], -1))
+        return found
+
+
+class _StepByStep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.GRU(4, 5), nn.Linear(5, 2)
+
+    def summed(self, x: Tensor) -> Tensor:
+        found: Tensor = self.out(_total([torch.tanh(state) for state in self.rnn(x)[0]]))
+        return found
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.summed(x)
+
+
+def _total(parts: list[Tensor]) -> Any:
+    return sum(parts)
+
+
+@pytest.mark.parametrize("kind", [_BothDirections, _StepByStep])
+def test_iteration_in_a_converted_forward_is_over_rows(kind: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = kind().double().eval(), torch.randn(7, 3, 4, dtype=torch.float64)
+    certain = spgru.convert(model, weight_std=0.0, example=x)
+    mean, var = certain(x)  # here it is a pair
+    torch.testing.assert_close(mean, model(x), rtol=1e-9, atol=1e-12)
+    assert bool((var == 0).all())
+    kept = pickle.loads(pickle.dumps(certain))
+    torch.testing.assert_close(kept(x).mean, mean)
+    if isinstance(certain, _StepByStep):
+        torch.testing.assert_close(certain.summed(x).mean, mean)
+    # The variance is that of drawn networks, up to what the closed form leaves out.
+    twin = spgru.convert(model, weight_std=0.02)
+    assert 0.5 < spgru.audit(twin, x, draws=400).output.ratio < 2
+
+
+def test_iteration_after_a_conversion_that_failed_is_as_before() -> None:
+    class Softmax(_BothDirections):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(super().forward(x), 0)
+
+    model = Softmax()
+    with pytest.raises(TypeError, match="softmax"):
+        spgru.convert(model, weight_std=0.1, example=torch.randn(7, 3, 4), inplace=True)
+    assert not any(CONVERTED in part.__dict__ for part in model.modules())

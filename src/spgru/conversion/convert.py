@@ -14,6 +14,7 @@ from spgru.conversion.example import check_example, outputs_of
 from spgru.conversion.laplace import laplace
 from spgru.conversion.plan import make_plan
 from spgru.conversion.table import LAYERS, PASSING
+from spgru.moments.rows import CONVERTED
 from spgru.nn import Layer
 from spgru.nn.weight import check_standard_deviation
 from spgru.runtime.errors import refuse
@@ -76,7 +77,7 @@ def convert(
     inside = {id(part) for path in keep for part in twin.get_submodule(path).modules()}
     others = [part for part in twin.modules() if id(part) not in inside]
     result = made.get(id(twin), twin)
-    undo = [*_replace(others, made), *_forbid_writing(others)]
+    undo = [*_replace(others, made), *_forbid_writing(others), *_mark(others)]
     try:
         if example is not None:
             new = {path: made[id(old)] for path, old in layers.items()}
@@ -155,3 +156,11 @@ def _forbid_writing(modules: Iterable[nn.Module]) -> Iterator[Callable[[], None]
         if isinstance(module, PASSING) and getattr(module, "inplace", False):
             yield partial(setattr, module, "inplace", True)
             module.inplace = False  # type: ignore[assignment]
+
+
+def _mark(modules: Iterable[nn.Module]) -> Iterator[Callable[[], None]]:
+    """Have iteration over Moments give rows in their code, which was written for tensors."""
+    for module in modules:
+        if CONVERTED not in module.__dict__ and not isinstance(module, Layer):
+            yield partial(module.__dict__.pop, CONVERTED)
+            module.__dict__[CONVERTED] = True

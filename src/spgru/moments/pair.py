@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.moments import observers
 from spgru.moments.fields import check_fields, describe, refuse_packed
+from spgru.moments.rows import wants_rows
 from spgru.moments.table import refuse_writing
 from spgru.moments.tensor_methods import TensorMethods, apply_rule
 
@@ -91,8 +92,11 @@ class Moments(TensorMethods):
     # -- a pair, and a container ----------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Tensor]:
-        yield self.mean
-        yield self.var
+        """Mean and variance; rows, as of a tensor, in the code of a converted network."""
+        if wants_rows():
+            rows: Any = self.unbind()
+            return iter(rows)
+        return iter((self.mean, self.var))
 
     def __getitem__(self, index: Any) -> Moments:
         if isinstance(self.mean, PackedSequence):
