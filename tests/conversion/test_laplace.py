@@ -161,6 +161,28 @@ def test_samples_along_the_second_dimension() -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_steps_of_time_are_not_taken_for_samples() -> None:
+    rnn, x, y = nn.GRU(2, 3), torch.randn(5, 7, 2), torch.randn(5, 7, 3)
+    with pytest.raises(ValueError, match="along dimension 0, which is time, it seems; pass batch_"):
+        spgru.convert(rnn, data=[(x, y)], prior_precision=PRIOR)
+    single = [(x[:, :1], y[:, :1])]  # one sample, which nothing else could depend on
+    spgru.convert(rnn, data=single, prior_precision=PRIOR, batch_dim=1)
+
+
+def test_weights_that_the_likelihood_does_not_depend_on_are_named() -> None:
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean, self.log_var = nn.Linear(2, 1), nn.Linear(2, 1)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.mean(x), self.log_var(x)
+
+    data = [(torch.randn(9, 2), torch.randn(9, 1))]
+    with pytest.warns(UserWarning, match="not depend on log_var.weight, log_var.bias, which keep"):
+        spgru.convert(TwoHeads(), data=data, prior_precision=PRIOR)
+
+
 def test_arguments_are_checked() -> None:
     twin, x = spgru.Linear(2, 1), torch.randn(3, 2)
     with pytest.raises(TypeError, match="pass a DataLoader or a list"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ _ENTRIES = 2**26
 _HALVINGS = 14
 _LEAST, _MOST = 1e-6, 1e10
 """Between these the strength of the prior is looked for."""
+_SAME = 1e-3
+"""Of the largest output: rounding differs from batch to batch."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def laplace(
     with evaluating(model):
         problem = _Problem(model, weights, data, loss, batch_dim)
         curvature = problem.curvature()
+        _warn_of_unused(curvature)
         if prior_precision is not None:
             precisions, determined = dict.fromkeys(weights, prior_precision), None
         else:
@@ -134,6 +138,8 @@ class _Problem:
             self._batch_count += 1
             # A loss of the user's may know what to do with missing targets.
             _check_finite(batch, self._batch_count, self._loss is None)
+            if self._batch_count == 1:
+                _check_samples(self._model, batch, self._batch_dim)
             if self._loss is not None:
                 continue
             with at_mean(self._model):
@@ -291,6 +297,38 @@ def _check_target(mean: Tensor, target: Tensor) -> None:
         raise ValueError(
             f"target has shape {tuple(target.shape)} but the output {tuple(mean.shape)}; make them "
             "alike, or pass loss= if the output is no value"
+        )
+
+
+def _check_samples(model: nn.Module, batch: Batch, dim: int) -> None:
+    """Refuse outputs that depend on other samples: steps of time, of a layer that is time-major."""
+    size = batch.target.shape[dim]
+    parts = [batch.target, *batch.inputs]
+    if size < 2 or any(part.ndim <= dim or part.shape[dim] != size for part in parts):
+        return
+    with at_mean(model):
+        together, alone = (
+            first_moments(model(*inputs)).mean
+            for inputs in (batch.inputs, [part.narrow(dim, size - 1, 1) for part in batch.inputs])
+        )
+    if together.ndim <= dim or together.shape[dim] != size or alone.shape[dim] != 1:
+        return
+    error = (together.narrow(dim, size - 1, 1) - alone).abs().max()
+    if error > _SAME * together.abs().max():
+        raise ValueError(
+            f"what the network answers to a sample depends on the others along dimension {dim}, "
+            "which is time, it seems; pass batch_dim=, the dimension of inputs and targets along "
+            "which samples are independent (1 for layers without batch_first)"
+        )
+
+
+def _warn_of_unused(curvature: Mapping[str, Tensor]) -> None:
+    unused = [name for name, found in curvature.items() if not bool(found.any())]
+    if unused:
+        warnings.warn(
+            f"the likelihood does not depend on {', '.join(unused)}, which keep their prior; of "
+            "several outputs it is that of the first, unless loss= takes them all",
+            stacklevel=3,
         )
 
 
