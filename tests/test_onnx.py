@@ -175,6 +175,41 @@ def test_a_stream_in_a_process_without_torch(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(found[name]), wanted, rtol=1e-5, atol=1e-6)
 
 
+class Remembering(nn.Module):
+    """A step whose state has parts of several layouts, the last forecasts among them."""
+
+    def __init__(self, parts: int) -> None:
+        super().__init__()
+        self.gru, self.head, self.parts = spgru.GRU(2, 4), spgru.Linear(4, 2), parts
+
+    def step(self, x: Any, state: Any = None) -> Any:
+        before = (None,) * self.parts if state is None else state
+        last = before[1] if before[1] is not None else Moments(0 * x, 0 * x)
+        output, hidden = self.gru.step(x + last, before[0])
+        value = self.head(output)
+        return value, (hidden, value, value * 0.5)[: self.parts]
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_a_stream_of_any_batch_whatever_its_state(tmp_path: Path, parts: int) -> None:
+    model = Remembering(parts)
+    path = spgru.to_onnx(model, tmp_path / "step.onnx", torch.randn(3, 2), stream=True)
+    session = runtime.InferenceSession(path)
+    names = [item.name for item in session.get_inputs()][1:]
+    assert names[0] == ("h_mean" if parts == 2 else "state0_mean")
+    for batch in (1, 5):
+        shapes = [(1, batch, 4)] * 2 + [(batch, 2)] * (2 * parts - 2)
+        given = {n: np.zeros(s, "float32") for n, s in zip(names, shapes, strict=True)}
+        state = None
+        for x in torch.randn(3, batch, 2):
+            mean, var, *after = session.run(None, {"x": x.numpy(), **given})
+            given = dict(zip(names, after, strict=True))
+            with torch.no_grad():
+                expected, state = model.step(x, state)
+            torch.testing.assert_close(torch.from_numpy(mean), expected.mean, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(torch.from_numpy(var), expected.var, rtol=1e-5, atol=1e-6)
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     x = torch.randn(2, 3)
     with pytest.raises(ValueError, match=r"must end in \.onnx"):

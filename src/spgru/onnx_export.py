@@ -37,9 +37,10 @@ def to_onnx(
     """Write a module as an ONNX program for any batch size and length, calibration included.
 
     Inputs are `x`, and `x_var` if the example is uncertain; outputs are `mean` and `var`. A stream
-    has inputs `h_mean` and `h_var` besides, an LSTM's `c_mean` and `c_var` too, all zeros at the
-    start, and outputs `next_h_mean`, ... that are the inputs of the next step. The file is checked
-    by `onnx`, and loaded by `onnxruntime` where that is installed.
+    has inputs `h_mean` and `h_var` besides, an LSTM's `c_mean` and `c_var` too (`state0_mean`, ...
+    for a state of three parts and more), all zeros at the start, and outputs `next_h_mean`, ...
+    that are the inputs of the next step. The file is checked by `onnx`, and loaded by `onnxruntime`
+    where that is installed.
 
     Args:
         module: called with `x`; of several results the first Moments are taken. A `Forecaster` has
@@ -152,15 +153,35 @@ def _signature(
         with torch.no_grad():
             first_moments(module(x))  # refused here in a sentence, and not by the exporter
         return inputs, outputs, shapes
+    parts, wider = _states(module, x), None
+    if free:  # which dimension is that of the batch
+        wider = _states(module, x[[*range(x.shape[0]), 0]])
+    for k, value in enumerate(parts):
+        name = _STATES[k] if len(parts) <= len(_STATES) else f"state{k}"
+        dims = [] if wider is None else _different(value.shape, wider[k].shape)
+        for moment, part in zip(("mean", "var"), value, strict=True):
+            inputs[f"{name}_{moment}"] = torch.zeros_like(part)
+            outputs.append(f"next_{name}_{moment}")
+            shapes.append(dims)
+    return inputs, outputs, shapes
+
+
+def _states(module: nn.Module, x: Any) -> tuple[Moments, ...]:
+    """The parts of a state after one step."""
     with torch.no_grad():
         _, state = module.step(x)  # type: ignore[operator]
     parts = state if isinstance(state, tuple) else (state,)
-    for letter, value in zip(_STATES, parts, strict=False):
-        for name, part in zip(("mean", "var"), value, strict=True):
-            inputs[f"{letter}_{name}"] = torch.zeros_like(part)
-            outputs.append(f"next_{letter}_{name}")
-            shapes.append([d + 1 for d in free])  # (layers, B, H)
-    return inputs, outputs, shapes
+    for part in parts:
+        if not isinstance(part, Moments):
+            raise TypeError(
+                f"the state of {type(module).__name__} holds a {type(part).__name__}; a stream "
+                "takes a state of Moments, or a tuple of them"
+            )
+    return parts
+
+
+def _different(shape: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [d for d, (a, b) in enumerate(zip(shape, other, strict=True)) if a != b]
 
 
 def _rename_inner_values(model: Any) -> None:
