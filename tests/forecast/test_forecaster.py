@@ -307,6 +307,14 @@ def test_parts_add_up(one: Forecaster) -> None:
         _ = one.predict(parts=False).parts
 
 
+def test_tensors_of_any_precision_are_read(one: Forecaster) -> None:
+    y = torch.randn(80).bfloat16().requires_grad_()
+    found = [one.predict(values).mean for values in (y, y.detach().double().numpy(), [*y.tolist()])]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    assert one.predict(y).quantile(np.array(0.1)).shape == found[0].shape
+
+
 def test_positive_data_stays_positive() -> None:
     """Moments of the log-normal, against draws of it."""
     y = np.exp(wave(300) / 2 - 6 + 0.5 * np.random.default_rng(1).standard_normal(300))

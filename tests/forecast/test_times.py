@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spgru.forecast.times import season_of, times_of
+from spgru.forecast.times import Times, season_of, times_of
 
 pandas = pytest.importorskip("pandas")
 
@@ -113,3 +113,17 @@ def test_offsets_whose_name_leaves_something_out_are_refused(offset: Any) -> Non
     index = pandas.date_range("2024-01-03 10:00", periods=60, freq=offset)
     with pytest.raises(ValueError, match="whose times cannot be told from its name"):
         times_of(index, "y")
+
+
+@pytest.mark.parametrize(
+    ("start", "place", "expected"),
+    [
+        ("2024-03-29 02:30", 2, "2024-03-31 03:00+02:00"),  # skipped by the clock
+        ("2024-10-25 02:30", 2, "2024-10-27 02:30+02:00"),  # there twice
+    ],
+)
+def test_days_go_on_over_a_change_of_the_clock(start: str, place: int, expected: str) -> None:
+    times = Times(pandas.Timestamp(start, tz="Europe/Berlin"), 2, "D")
+    found = times.index(0, 4)
+    assert found[place] == pandas.Timestamp(expected)
+    assert [f"{time:%H:%M}" for time in found.delete(place)] == ["02:30"] * 3

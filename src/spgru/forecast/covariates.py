@@ -129,6 +129,11 @@ def warn_if_far(X: Covariates, known: Covariates) -> None:  # noqa: N803
 def _parts(X: Any, panel: Panel) -> list[Any]:  # noqa: N803
     """The covariates of each series, in the order of the panel."""
     if panel.single:
+        if isinstance(X, Mapping):
+            raise TypeError(
+                "X is a dict, which is for several series, and there is one; pass its covariates "
+                "themselves, an array (time, covariates) or a DataFrame with a column for each"
+            )
         return [X]
     if isinstance(X, Mapping):
         missing = [name for name in panel.names if name not in X]

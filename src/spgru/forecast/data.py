@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from spgru.forecast.numbers import Numbers, numbers_of
 from spgru.forecast.scaling import LARGEST, Array
@@ -109,8 +110,8 @@ def _items(y: Any, name: str) -> tuple[list[tuple[Any, Any]], bool]:
         return [(y.name, y)], True
     if isinstance(y, Mapping):
         items = list(y.items())
-    elif isinstance(y, np.ndarray) or type(y).__module__.startswith("torch"):
-        return _from_array(y if isinstance(y, np.ndarray) else np.asarray(y), name)
+    elif isinstance(y, np.ndarray | Tensor):
+        return _from_array(y if isinstance(y, np.ndarray) else as_numbers(y, name), name)
     elif isinstance(y, Sequence):
         if all(np.ndim(item) == 0 for item in y) and len(y):
             return _from_array(as_numbers(y, name), name)
@@ -184,6 +185,10 @@ def _one(item: Any, where: str, freq: str | None) -> tuple[Array, Times | None]:
 
 def as_numbers(values: Any, where: str) -> Array:
     """Floating point, or an error that shows the first entry that is no number."""
+    if isinstance(values, Tensor):
+        if values.is_floating_point():
+            values = values.detach().double()  # numpy knows neither gradients nor bfloat16
+        values = values.cpu().numpy()
     if isinstance(values, np.ma.MaskedArray):
         kind: Any = np.float64 if values.dtype.kind in "biuf" else object
         values = np.ma.filled(values.astype(kind), np.nan)

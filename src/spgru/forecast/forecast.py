@@ -72,7 +72,7 @@ class Forecast:
         Args:
             q: between 0 and 1, both excluded; several add a dimension in front
         """
-        if not np.isscalar(q):
+        if np.ndim(q):
             return np.stack([self.quantile(float(one)) for one in np.asarray(q)])
         probability = float(q)  # type: ignore[arg-type]
         if not 0 < probability < 1:

@@ -49,7 +49,17 @@ class Times:
 
         if self.is_period:
             return pandas.period_range(self.start, periods=first + count, freq=self.freq)[first:]
-        return pandas.date_range(self.start, periods=first + count, freq=self.freq)[first:]
+        try:
+            return pandas.date_range(self.start, periods=first + count, freq=self.freq)[first:]
+        except Exception:  # of pytz or pandas, by their versions
+            if self.start.tz is None:
+                raise
+        # A time of day that the clock skips, or has twice, on one of the days.
+        local = pandas.date_range(
+            self.start.tz_localize(None), periods=first + count, freq=self.freq
+        )
+        once = np.ones(len(local), np.bool_)
+        return local.tz_localize(self.start.tz, ambiguous=once, nonexistent="shift_forward")[first:]
 
     def longer(self, steps: int) -> Times:
         return Times(self.start, self.count + steps, self.freq)
