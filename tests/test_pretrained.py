@@ -72,6 +72,18 @@ def test_a_calibration_is_saved_too(tmp_path: Path) -> None:
     assert not torch.equal(found(x).var, model(x).var)
 
 
+def test_parts_keep_their_own_precisions(tmp_path: Path) -> None:
+    model = Model(4)
+    model.head.double()
+    found = spgru.from_pretrained(
+        spgru.save_pretrained(model, tmp_path, config={"size": 4}), cls=Model
+    )
+    assert found.gru.weight_ih_l0.dtype == torch.float32
+    assert found.head.weight.dtype == torch.float64
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(found.state_dict()[name], tensor)
+
+
 class Plain(nn.Module):
     """Nothing in it knows of spgru; one layer is used twice, one is kept."""
 

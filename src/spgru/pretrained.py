@@ -88,7 +88,7 @@ def save_pretrained(
 def from_pretrained(
     source: str | Path, cls: type[nn.Module] | None = None, *, revision: str | None = None
 ) -> Any:
-    """The module in a folder, on the CPU, in the dtype it was saved in, ready to predict.
+    """The module in a folder, on the CPU, in the dtypes it was saved in, ready to predict.
 
     Args:
         source: a folder, or where there is none the name of a repository on the Hugging Face hub
@@ -110,7 +110,10 @@ def from_pretrained(
     _convert_again(module, document.get("layers", {}), str(source))
     floating = [tensor.dtype for tensor in state.values() if tensor.is_floating_point()]
     if floating:
-        module.to(floating[0])
+        module.to(floating[0])  # what is not saved, too
+    for name, own in (*module.named_parameters(), *module.named_buffers()):
+        if name in state and own.is_floating_point():
+            own.data = own.data.to(state[name].dtype)
     try:
         load_calibration(module, state)
     except RuntimeError as error:
