@@ -297,3 +297,11 @@ def test_ause_by_definition() -> None:
     assert ause(prediction, y * torch.nan).isnan()
     with pytest.raises(ValueError, match="empty"):
         ause(Moments(torch.zeros(0), torch.zeros(0)), torch.zeros(0))
+
+
+def test_counts_as_targets() -> None:
+    prediction, target = random_moments(40), torch.randint(0, 4, (40,))
+    for score in (coverage, ause, mean_squared_z, interval_score):
+        expected = score(prediction, target.double())
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(score(prediction, target), expected)

@@ -530,6 +530,29 @@ def test_sequences_that_are_not_independent(shared: bool) -> None:
     assert_is(first_order(module, x, h), expected)
 
 
+class _Contrast(nn.Module):
+    """A share of one sequence's output added to that of the next."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.linear, self.share = spgru.Linear(3, 1, bias=False, weight_std=0.1), share
+
+    def forward(self, x: Tensor) -> Moments:
+        y = self.linear(x)
+        other = y.roll(1, 0)
+        return Moments(y.mean + self.share * other.mean, y.var + self.share**2 * other.var)
+
+
+@pytest.mark.parametrize("share", [-1.0, 0.05])
+@pytest.mark.parametrize("count", [2, 4, 5, 8])
+def test_contrasts_within_a_batch_are_noticed(share: float, count: int) -> None:
+    torch.manual_seed(0)
+    module, x = _Contrast(share), torch.randn(count, 3)
+    var = module.linear.weight_moments("weight").var
+    expected = (x + share * x.roll(1, 0)).square() @ var.T
+    torch.testing.assert_close(spgru.respond(module, x).var, expected, rtol=1e-4, atol=1e-7)
+
+
 def test_memory_bounds_what_is_done_at_once() -> None:
     module, x = Forecaster(), torch.randn(3, 6, 1)
     expected = spgru.respond(module, x)
@@ -566,6 +589,22 @@ def test_variance_can_be_trained_on() -> None:
 
     values = tuple(p.detach().clone().requires_grad_() for p in parameters)
     assert torch.autograd.gradcheck(variance, values, fast_mode=True)
+
+
+def test_what_made_an_uncertain_input_can_be_trained_on() -> None:
+    torch.manual_seed(0)
+    kind = {"dtype": torch.float64}
+    before, gru = spgru.Linear(3, 2, **kind), spgru.GRU(2, 3, **kind)  # type: ignore[arg-type]
+    x = torch.randn(4, 2, 3, dtype=torch.float64)
+
+    def both(weight: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+        h = functional_call(before, {"weight": weight, "spread_w": spread}, (x,))
+        y = spgru.respond(gru, h, create_graph=True)[0]
+        return y.mean, y.var
+
+    values = [before.weight, before.get_parameter("spread_w")]
+    values = [value.detach().clone().requires_grad_() for value in values]
+    assert torch.autograd.gradcheck(both, values, fast_mode=True)
 
 
 class _Responding(nn.Module):

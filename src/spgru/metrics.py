@@ -105,7 +105,8 @@ def ause(prediction: Moments, target: Tensor) -> Tensor:
     Reads values: on a GPU the host waits.
     """
     _check(prediction, target)
-    error = (target - prediction.mean).abs().flatten().double()
+    signed = target - prediction.mean  # floating point, if targets are counts
+    error = signed.abs().flatten().double()
     var = prediction.var.flatten()
     if error.numel() == 0:
         raise ValueError("target is empty; pass at least one entry")
@@ -117,7 +118,7 @@ def ause(prediction: Moments, target: Tensor) -> Tensor:
     whole = error.mean()
     area = torch.where(whole == 0, 0.0, (by_var - by_error).mean() / whole)
     unknown = error.isnan().any() | var.isnan().any()
-    return torch.where(unknown, torch.nan, area).to(target.dtype)
+    return torch.where(unknown, torch.nan, area).to(signed.dtype)
 
 
 def _needed_level(prediction: Moments, target: Tensor) -> Tensor:
@@ -140,7 +141,8 @@ def coverage(prediction: Moments, target: Tensor, level: float = 0.95) -> Tensor
     """Share of targets within the central interval of that level. A scalar."""
     lower, upper = prediction.interval(level)
     _check(prediction, target)
-    return _share((lower <= target) & (target <= upper), lower, upper, target).to(target.dtype)
+    share = _share((lower <= target) & (target <= upper), lower, upper, target)
+    return share.to(torch.promote_types(target.dtype, prediction.dtype))
 
 
 class CalibrationCurve(NamedTuple):

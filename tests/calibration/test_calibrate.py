@@ -296,12 +296,21 @@ def test_a_network_that_is_already_true_stays_as_it_is() -> None:
         assert not module._forward_hooks
 
 
-def test_input_that_is_the_same_everywhere(forecaster: Forecaster) -> None:
-    """Of constant input every sequence is the same, and the fit is right for it."""
-    x = torch.ones(6, 4, 1)
-    report = spgru.calibrate(forecaster, x, **{**QUICK, "draws": 150})
-    assert report.ratio.tolist() == pytest.approx([1] * 3, abs=0.2)
-    assert bool(forecaster(torch.randn(3, 4, 1)).var.isfinite().all())
+def test_a_name_that_a_calibration_needs_is_not_taken_away() -> None:
+    class Taken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.output_scale = spgru.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Moments:
+            found: Moments = self.output_scale(x)
+            return found
+
+    model, x = Taken(), torch.randn(12, 3)
+    before = model(x)
+    with pytest.raises(ValueError, match="has an attribute 'output_scale', the name of what a"):
+        spgru.calibrate(model, x, draws=10, steps=2, progress=False)
+    assert torch.equal(model(x).var, before.var)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +319,8 @@ def test_input_that_is_the_same_everywhere(forecaster: Forecaster) -> None:
         (torch.randn(1, 4, 1), "at least 4 sequences"),
         (torch.randn(3, 3, 1), "at least 4 sequences"),
         (torch.full((6, 4, 1), torch.nan), "NaN"),
+        (torch.ones(6, 4, 1), "all sequences of x are the same"),
+        (torch.randn(1, 4, 1).expand(6, 4, 1), "all sequences of x are the same"),
         ("text", "no Tensor"),
     ],
 )

@@ -187,3 +187,17 @@ def test_noise_found_after_a_factor_is_that_of_the_scaled_output(varies: bool) -
     assert torch.allclose(composed(v), a * (f * v - f * own) + b * f * own)
     for unlike in (Scale(torch.ones(2)), Scale(torch.ones(1), power=torch.tensor(0.1))):
         assert _compose(outer, unlike) is None
+
+
+def test_the_pass_that_finds_the_noise_is_not_recorded() -> None:
+    torch.manual_seed(0)
+    model = Model(noise=0.5, varies=True)
+    x, y = _data(a=4.0, b=0.2)
+    plain = spgru.trace(model, x[:8])
+    spgru.calibrate(model, x, y)
+    assert model.output_scale.scale.noise_factor is not None
+    for name, neurons in spgru.trace(model, x[:8]).items():
+        assert {k: v.shape for k, v in neurons.items()} == {
+            k: v.shape for k, v in plain[name].items()
+        }
+    assert spgru.audit(model, x[:8], draws=10).output is not None

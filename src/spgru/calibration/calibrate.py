@@ -64,7 +64,8 @@ def calibrate(
         x: what `module` is called with; a tuple is passed as several arguments
         y: what happened, in the shape of the output; NaN where nothing was observed
         level: with `y`, of a central interval that is to hold on the sequences held out (split
-            conformal): the variance is scaled once more until it does
+            conformal): the variance is scaled once more until it does. Entries are counted, so
+            that errors which a sequence has in common need many sequences
         form: `"gains"` or `"scale"` to try that alone, or one form by its name in the report, as
             `"gains, scale per step"`. Gains hold in a stream, step by step, too; a scale of the
             output is there only where the module is called. With `y`, `"scale"` tries factors on
@@ -115,7 +116,7 @@ def calibrate(
     if level is not None and not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
     with at_rest(module, seed) as scale:
-        problem = pose(module, x, call, held_out, batch_dim, time_dim, seed)
+        problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, may_be_alike=True)
         chosen, report = find_scale(problem, scale, y, level, whole=form == "scale")
     if chosen is not None:
         scales = scales_of(module)

@@ -17,6 +17,7 @@ from spgru.nn.output_scale import first_moments
 
 __all__ = [
     "as_arguments",
+    "check_different",
     "check_inputs",
     "check_observed",
     "check_outcomes",
@@ -60,6 +61,18 @@ def check_inputs(name: str, inputs: Any) -> None:
         for part in parts:
             if part.is_floating_point() and not bool(part.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinite values; leave those sequences out")
+
+
+def check_different(inputs: Any, dim: int) -> None:
+    """Sequences that are all the same say nothing of others, held out of the fit or not."""
+    for leaf in _leaves(inputs):
+        for part in tuple(leaf) if isinstance(leaf, Moments) else (leaf,):
+            if part.ndim > dim and not torch.equal(part, part.narrow(dim, 0, 1).expand_as(part)):
+                return
+    raise ValueError(
+        "all sequences of x are the same, and a variance that fits them says nothing of others; "
+        "pass sequences as they come in use"
+    )
 
 
 def check_outcomes(y: Any, output: Moments) -> None:

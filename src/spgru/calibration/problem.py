@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spgru.calibration.inputs import (
     as_arguments,
+    check_different,
     check_inputs,
     count_sequences,
     find_shape,
@@ -54,14 +55,21 @@ def pose(
     time_dim: int | None,
     seed: int,
     perturb: float | Sequence[float] = (),
+    may_be_alike: bool = False,
 ) -> Problem:
-    """For the arguments see `spgru.calibrate`."""
+    """For the arguments see `spgru.calibrate`.
+
+    Args:
+        may_be_alike: whether all sequences may be the same, as outcomes still differ then
+    """
     if not 0 < held_out < 1:
         raise ValueError(f"held_out is a share between 0 and 1, got {held_out}")
     inputs = as_arguments(x)
     check_inputs("x", inputs)
     run = call or getattr(module, "calibration_output", None) or module
     dim, shape = find_shape(module, run, inputs, batch_dim, time_dim)
+    if not may_be_alike:
+        check_different(inputs, dim)
     numbers = split(count_sequences(inputs, dim), held_out, seed)
     parts = [select(inputs, dim, index) for index in numbers]
     levels, has_copies = check_levels(perturb), False

@@ -22,10 +22,10 @@ CONVERTED = "_converted_to_moments"
 def wants_rows() -> bool:
     """Whether what iterates, two calls above, is code of a converted module.
 
-    That is the module whose method runs there, or called what runs there. A compiler cannot look
-    at frames: compiled code gets mean and variance.
+    That is the module whose method runs there, or called what runs there. `torch.compile`
+    cannot look at frames: what it compiles gets mean and variance.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return False
     frame: FrameType | None = sys._getframe(2)
     if frame is None or frame.f_globals.get("__name__", "").startswith("spgru."):

@@ -159,7 +159,8 @@ def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any
     child: Any = module.get_submodule(CHILD)
     first, own = first_moments(output), None
     if child.scale is not None and child.scale.noise_factor is not None:
-        with at_mean(module):
+        # A pass of its own, which nobody who records or watches asked for.
+        with unobserved(), at_mean(module):
             # Not the module's call, which would come here again.
             own = first_moments(module.forward(*arguments, **keywords)).var
     scaled = child(first, own)
@@ -191,6 +192,11 @@ def uncalibrated(module: nn.Module) -> Iterator[None]:
 
 def attach_scale(module: nn.Module) -> OutputScale:
     """Give a module of any class a scale of its own output."""
+    if hasattr(module, CHILD):
+        raise ValueError(
+            f"{type(module).__name__} has an attribute {CHILD!r}, the name of what a calibration "
+            "adds to a module; rename it"
+        )
     scale = OutputScale()
     module.add_module(CHILD, scale)
     module.register_forward_hook(_scale, with_kwargs=True)

@@ -26,9 +26,15 @@ class Source(NamedTuple):
 
 
 class Inputs:
-    """The arguments of a call, whose `Moments` are sources."""
+    """The arguments of a call, whose `Moments` are sources.
 
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    Args:
+        create_graph: whether the result is to be differentiated by what made the arguments
+    """
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], create_graph: bool = False
+    ) -> None:
         leaves, self._tree = pytree.tree_flatten((args, dict(kwargs)), is_leaf=_is_value)
         count = sum(isinstance(leaf, Moments) for leaf in leaves)
         self.sources: list[Source] = []
@@ -42,12 +48,16 @@ class Inputs:
                 self._certain.append(leaf)
                 self._tensors += [leaf] if isinstance(leaf, Tensor) else []
                 continue
-            mean = _data(leaf.mean).detach().clone().requires_grad_()
+            mean = _data(leaf.mean)
+            mean = (mean if create_graph else mean.detach()).clone()
+            mean = mean if mean.requires_grad else mean.requires_grad_()
             var = _data(leaf.var).clone()
             number = len(self.sources)
             self.sources.append(Source("input" if count == 1 else f"input {number}", mean, var))
             self._uncertain.append(_like(leaf, mean, var))
-            self._certain.append(_like(leaf, mean.detach(), torch.zeros_like(mean)))
+            self._certain.append(
+                _like(leaf, mean if create_graph else mean.detach(), torch.zeros_like(mean))
+            )
             self._tensors.append(mean)
 
     def call(self, function: Callable[..., Any], certain: bool) -> Any:

@@ -77,7 +77,7 @@ def respond(
     call = module if function is None else function
     # Gains and scales stand for what the response computes: with both it would count twice.
     with torch.inference_mode(False), torch.enable_grad(), uncompiled(), uncalibrated(module):
-        given = Inputs(inputs, options)
+        given = Inputs(inputs, options, create_graph)
         with closing(Tape(module, create_graph)) as tape:
             with tape.first_pass():
                 result = Outputs(given.call(call, certain=False), create_graph)

@@ -2,9 +2,9 @@
 
 Sequences of a batch do not influence each other, so the gradients of one output of all sequences
 come from one backward pass. Which rows of which tensor belong to which sequence is not asked but
-measured: gradients of the sum of all outputs, each multiplied with the number of its sequence, are
-the plain gradients multiplied with that number. Where they are not, sequences do influence each
-other (or share an uncertain input), and they are differentiated one by one.
+measured: gradients of a sum of all outputs, each multiplied with the number of its sequence, are
+the gradients without that factor, multiplied with the number. Where they are not, sequences do
+influence each other (or share an uncertain input), and they are differentiated one by one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ __all__ = ["Layout", "MixedError", "candidates", "find_sequences", "group", "pro
 
 _DIGIT = 256
 """Numbers of sequences are told apart by factors up to this, well within rounding."""
+_OFF, _ROUNDING = 0.02, 3e-4
+"""By how much a factor may be off, and more for every unit of it."""
 _NEGLIGIBLE = 1e-8
 """Part of the sum of squared gradients that does not matter."""
 
@@ -52,9 +54,11 @@ class Layout(NamedTuple):
         """(1 + digits, *shape) for each output; see `find_sequences`."""
         generator = torch.Generator().manual_seed(0)
         weights = 0.5 + torch.rand(self.slots, generator=generator)
+        # Others for every sequence: what is subtracted from one and added to another would cancel.
+        factors = 0.5 + torch.rand(self.sequences, generator=generator)
         grads = []
         for sequence, slot, output in zip(self.sequence, self.slot, like, strict=True):
-            rows = [weights.to(output)[slot]]
+            rows = [weights.to(output)[slot] * factors.to(output)[sequence]]
             rows += [rows[0] * (sequence // _DIGIT**k % _DIGIT) for k in range(self.digits)]
             grads.append(torch.stack(rows).view(-1, *output.shape))
         return grads
@@ -157,7 +161,9 @@ def find_sequences(seeds: Tensor, count: int) -> Tensor:
     powers = [_DIGIT**k for k in range(len(digits))]
     weights = torch.tensor(powers, dtype=torch.long, device=seeds.device)
     sequence = (digits.long() * weights[:, None]).sum(0)
-    is_whole = ((ratios - digits).abs() < 0.1) & (digits >= 0) & (digits < _DIGIT)
+    # Of large numbers more is lost by rounding.
+    error = (ratios - digits).abs()
+    is_whole = (error < _OFF + _ROUNDING * digits) & (digits >= 0) & (digits < _DIGIT)
     fits = is_whole.all(0) & (sequence < count)
     # Of gradients that nearly cancel only rounding is left, which tells nothing and is nothing.
     if bool((size * ~fits).square().sum() > _NEGLIGIBLE * size.square().sum()):
