@@ -23,6 +23,18 @@ SIZES = [(6, 4), (1, 1), (9, 2)]
 """Length and batch, that of the example first."""
 
 
+class Unpacking(nn.Module):
+    """Written for tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(3, 4, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        forward, backward = self.rnn(x)[1]
+        return forward - backward
+
+
 class Forecaster(nn.Module):
     """Reads a series, and then its own forecasts."""
 
@@ -53,6 +65,7 @@ MODULES: dict[str, Any] = {
     "lstm, stacked, both directions": lambda: spgru.LSTM(
         3, 5, 2, bidirectional=True, weight_std=0.8
     ),
+    "converted, unpacking its state": lambda: spgru.convert(Unpacking(), weight_std=0.1),
     "layers": lambda: nn.Sequential(spgru.Linear(3, 6), nn.ReLU(), spgru.Linear(6, 2)),
 }
 

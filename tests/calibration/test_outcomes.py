@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
 from spgru import Moments
 from spgru.calibration.outcomes import Outcomes, _compose, conformal_factor
+from spgru.moments import pad_packed_moments
 from spgru.nn.output_scale import Scale
 
 
@@ -201,3 +203,53 @@ def test_the_pass_that_finds_the_noise_is_not_recorded() -> None:
             k: v.shape for k, v in plain[name].items()
         }
     assert spgru.audit(model, x[:8], draws=10).output is not None
+
+
+class Recurrent(nn.Module):
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.gru = spgru.GRU(3, 2, batch_first=batch_first, weight_std=0.4)
+
+    def forward(self, x: Any) -> Moments:
+        found: Moments = self.gru(x)[0]
+        return found
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_factors_of_steps_hold_for_packed_sequences(batch_first: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Recurrent(batch_first), torch.randn(24, 6, 3)
+    y = torch.linspace(0.5, 3, 6)[:, None] * torch.randn(24, 6, 2)
+    if not batch_first:
+        x, y = x.transpose(0, 1), y.transpose(0, 1)
+    dims = {"batch_dim": 0, "time_dim": 1} if batch_first else {"batch_dim": 1, "time_dim": 0}
+    assert spgru.calibrate(model, x, y, **dims).chosen == "factor per step"  # type: ignore[arg-type]
+    lengths, batch = [3, 6, 2, 5], 0 if batch_first else 1
+    packed = model(
+        pack_padded_sequence(x.narrow(batch, 0, 4), torch.tensor(lengths), batch_first, False)
+    )
+    padded, _ = pad_packed_moments(packed, batch_first)
+    for number, length in enumerate(lengths):
+        cut = (slice(number, number + 1), slice(length))
+        cut = cut if batch_first else cut[::-1]
+        torch.testing.assert_close(padded[cut].var, model(x[cut]).var, rtol=1e-5, atol=1e-7)
+
+
+def test_a_module_inside_keeps_its_calibration_when_loaded() -> None:
+    torch.manual_seed(0)
+    models = [nn.Sequential(Recurrent(True), spgru.Linear(2, 1)) for _ in range(2)]
+    x = torch.randn(24, 6, 3)
+    spgru.calibrate(models[0][0], x, 3 * torch.randn(24, 6, 2))
+    spgru.load_calibration(models[1], models[0].state_dict())
+    assert torch.equal(models[1](x).var, models[0](x).var)
+    spgru.uncalibrate(models[0])
+    assert not torch.equal(models[1](x).var, models[0](x).var)
+
+
+def test_a_feature_that_was_never_observed_leaves_the_others_theirs() -> None:
+    model = Model()
+    x, y = _data(a=2.0, b=torch.tensor([0.1, 1.0]))
+    y[..., 1] = torch.nan
+    assert spgru.calibrate(model, x, y).chosen == "weights and noise"
+    assert model.output_scale.scale.noise[0].item() == pytest.approx(0.1, rel=0.3)
+    assert bool(model(x).var.isfinite().all())

@@ -66,6 +66,7 @@ def _two_factors(outcomes: Outcomes, own: Own, shape: Shape, steps: int = 300) -
     before = 1 if shape.time is None else 2
     squares = (outcomes.y - outcomes.mean).square()
     start = squares.flatten(0, before - 1).nanmean(0)
+    start = torch.where(start.isnan(), squares.nanmean(), start)  # of features never observed
     floor = 1e-8 * squares.nanmean().clamp(min=torch.finfo(torch.float32).tiny)
     has_own = own.varies or own.constant is not None
     log_a = torch.zeros((), dtype=torch.float64, device=squares.device, requires_grad=True)

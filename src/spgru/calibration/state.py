@@ -56,8 +56,12 @@ def load_calibration(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
 
 def make_room(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
     """Give a module the buffers of the calibration in a state dict, and no others."""
-    if f"{CHILD}.factor" in state_dict and not isinstance(module._modules.get(CHILD), OutputScale):
-        attach_scale(module)
+    children, suffix = dict(module.named_modules()), f"{CHILD}.factor"
+    for key in state_dict:
+        if key == suffix or key.endswith(f".{suffix}"):
+            owner = children.get(key.removesuffix(suffix).removesuffix("."))
+            if owner is not None and not isinstance(owner._modules.get(CHILD), OutputScale):
+                attach_scale(owner)
     for name, child in module.named_modules():
         if isinstance(child, (Layer, OutputScale)):
             child.make_room(state_dict, f"{name}." if name else "")

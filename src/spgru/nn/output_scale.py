@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from spgru.modes import enter_gains, gains_of, unobserved, watch
 from spgru.moments import Moments
@@ -117,12 +118,22 @@ class OutputScale(nn.Module):
             setattr(self, name, None if value is None else value.detach().clone())
 
     def forward(self, x: Moments, own: Tensor | None = None) -> Moments:
-        """(T, B, ...) or (B, T, ...) -> the same; `own` where it depends on the input."""
+        """(T, B, ...) or (B, T, ...) -> the same, packed too; `own` where it depends on the input.
+
+        Of packed moments, `own` is packed.
+        """
         scale, found = self.scale, x
         if scale is not None:
-            if own is not None and scale.noise_factor is not None:
-                scale = scale._replace(own=own, noise=scale.noise_factor.to(own) * own)
-            found = Moments(x.mean, scale(x.var))
+            var: Any = x.var
+            if isinstance(var, PackedSequence):
+                is_second = scale.factor.ndim > 1  # time, as the scale has it
+                own = own if own is None else _padded(own, is_second)[0]
+                padded, lengths = _padded(var, is_second)
+                scaled = _with_own(scale, own)(padded)
+                rows, _ = torch._VF._pack_padded_sequence(scaled, lengths, is_second)
+                found = Moments(x.mean, var._replace(data=rows))  # type: ignore[arg-type]
+            else:
+                found = Moments(x.mean, _with_own(scale, own)(var))
         watch(self, found)
         return found
 
@@ -137,6 +148,20 @@ class OutputScale(nn.Module):
     ) -> None:
         self.make_room(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _with_own(scale: Scale, own: Tensor | None) -> Scale:
+    if own is None or scale.noise_factor is None:
+        return scale
+    return scale._replace(own=own, noise=scale.noise_factor.to(own) * own)
+
+
+def _padded(packed: Any, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Sequences from the longest on, as they are packed, and their lengths."""
+    found: tuple[Tensor, Tensor] = torch._VF._pad_packed_sequence(
+        packed.data, packed.batch_sizes, batch_first, 0.0, len(packed.batch_sizes)
+    )
+    return found
 
 
 def first_moments(output: Any) -> Moments:
