@@ -11,8 +11,8 @@ With all tasks and series, forecasts are written for it, too: `python SCORE.PY f
 Needs torch, numpy and safetensors alone.
 
 --backtest N forecasts the N windows before the last one instead, which the training has not seen
-then either: by these settings are chosen, never by the last window. It also tells how much coverage
-differs between windows: that of a single one says little where series move together.
+then either: by these settings are chosen, never by the last window. It also tells how much scores
+differ between windows: those of a single one say little where series move together.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ def windows(histories: list[Any], futures: list[Any], backtest: int) -> tuple[li
 
 def by_window(
     judge: Any, known: list[Any], outcomes: list[Any], quantiles: Any, season: int, count: int
-) -> list[float]:
-    """The share of outcomes inside the 80 % intervals, of all series at each of `count` windows."""
-    return [
-        judge.score(known[k::count], outcomes[k::count], quantiles[k::count], season)[2]
+) -> tuple[list[float], list[float]]:
+    """MASE and share inside the 80 % intervals, of all series at each of `count` windows."""
+    scores = [
+        judge.score(known[k::count], outcomes[k::count], quantiles[k::count], season)
         for k in range(count)
     ]
+    return [round(float(score[0]), 4) for score in scores], [round(score[2], 3) for score in scores]
 
 
 def measure(
@@ -107,17 +108,21 @@ def measure(
     for who, given in (("seasonal naive", naive), ("Forecaster", quantiles)):
         mase, wql, covered = judge.score(known, outcomes, given, season)
         rows.append({"task": name, "method": who, "mase": mase, "wql": wql, "coverage": covered})
+        if backtest:
+            single = by_window(judge, known, outcomes, given, season, backtest)
+            rows[-1] |= {"mase_by_window": single[0], "coverage_by_window": single[1]}
         print(f"  {who:15s} MASE {mase:.4f}  WQL {wql:.5f}  80 % covers {covered:.3f}", flush=True)
     rows[-1] |= {
         "seed": seed, "context": forecaster.context, "best_step": record.best_step,
         "fit_s": fitted - start, "forecast_s": predicted - fitted,
     }  # fmt: skip
     if backtest:
-        single = by_window(judge, known, outcomes, quantiles, season, backtest)
-        rows[-1]["coverage_by_window"] = [round(share, 3) for share in single]
+        shares = rows[-1]["coverage_by_window"]
+        better = np.subtract(rows[0]["mase_by_window"], rows[-1]["mase_by_window"]) > 0
         print(
-            f"  single windows are covered {min(single):.2f} to {max(single):.2f}, standard "
-            f"deviation {np.std(single):.2f}",
+            f"  single windows are covered {min(shares):.2f} to {max(shares):.2f}, standard "
+            f"deviation {np.std(shares):.2f}; MASE is better than naive's in {better.sum()} of "
+            f"{backtest}",
             flush=True,
         )
     return rows, quantiles
