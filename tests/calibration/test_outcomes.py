@@ -13,7 +13,7 @@ import spgru
 from spgru import Moments
 from spgru.calibration.outcomes import Outcomes, _compose, conformal_factor
 from spgru.moments import pad_packed_moments
-from spgru.nn.output_scale import Scale
+from spgru.nn.output_scale import OutputScale, Scale
 
 
 class Model(nn.Module):
@@ -233,6 +233,19 @@ def test_factors_of_steps_hold_for_packed_sequences(batch_first: bool) -> None:
         cut = (slice(number, number + 1), slice(length))
         cut = cut if batch_first else cut[::-1]
         torch.testing.assert_close(padded[cut].var, model(x[cut]).var, rtol=1e-5, atol=1e-7)
+
+
+def test_noise_that_depends_on_the_input_is_scaled_in_packed_sequences() -> None:
+    scale = OutputScale()
+    scale.set_(Scale(torch.tensor([3.0]), noise_factor=torch.tensor(2.0)))
+    x, own = (torch.rand(5, 4, 2) for _ in range(2))
+    lengths = torch.tensor([2, 5, 1, 4])
+    whole = scale(Moments(x, 1 + x), own)
+    parts = [pack_padded_sequence(part, lengths, enforce_sorted=False) for part in (x, 1 + x, own)]
+    packed = scale(Moments(parts[0], parts[1]), parts[2])  # type: ignore[arg-type]
+    found, _ = pad_packed_moments(packed)
+    for number, length in enumerate(lengths.tolist()):
+        assert torch.equal(found.var[:length, number], whole.var[:length, number])
 
 
 def test_a_module_inside_keeps_its_calibration_when_loaded() -> None:

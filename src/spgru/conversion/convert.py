@@ -14,7 +14,7 @@ from spgru.conversion.example import check_example, outputs_of
 from spgru.conversion.laplace import laplace
 from spgru.conversion.plan import make_plan
 from spgru.conversion.table import LAYERS, PASSING
-from spgru.moments.rows import CONVERTED
+from spgru.moments.rows import CONVERTED, Converted
 from spgru.nn import Layer
 from spgru.nn.weight import check_standard_deviation
 from spgru.runtime.errors import refuse
@@ -163,4 +163,4 @@ def _mark(modules: Iterable[nn.Module]) -> Iterator[Callable[[], None]]:
     for module in modules:
         if CONVERTED not in module.__dict__ and not isinstance(module, Layer):
             yield partial(module.__dict__.pop, CONVERTED)
-            module.__dict__[CONVERTED] = True
+            module.__dict__[CONVERTED] = Converted()

@@ -20,7 +20,7 @@ from spgru.conversion.curvature import (
     loss_vector,
     means_of,
 )
-from spgru.conversion.example import arguments_of, evaluating
+from spgru.conversion.example import arguments_of, evaluating, outputs_of
 from spgru.moments import Moments
 from spgru.nn.contexts import at_mean
 from spgru.nn.output_scale import first_moments
@@ -306,15 +306,15 @@ def _check_samples(model: nn.Module, batch: Batch, dim: int) -> None:
     parts = [batch.target, *batch.inputs]
     if size < 2 or any(part.ndim <= dim or part.shape[dim] != size for part in parts):
         return
+    last = tuple(part.narrow(dim, size - 1, 1) for part in batch.inputs)
     with at_mean(model):
-        together, alone = (
-            first_moments(model(*inputs)).mean
-            for inputs in (batch.inputs, [part.narrow(dim, size - 1, 1) for part in batch.inputs])
-        )
-    if together.ndim <= dim or together.shape[dim] != size or alone.shape[dim] != 1:
+        together, alone = (outputs_of(model, inputs)[:1] for inputs in (batch.inputs, last))
+    if not together or together[0].shape[dim : dim + 1] != (size,):
         return
-    error = (together.narrow(dim, size - 1, 1) - alone).abs().max()
-    if error > _SAME * together.abs().max():
+    answer = together[0].narrow(dim, size - 1, 1)
+    if not alone or alone[0].shape != answer.shape:
+        return
+    if (answer - alone[0]).abs().max() > _SAME * together[0].abs().max():
         raise ValueError(
             f"what the network answers to a sample depends on the others along dimension {dim}, "
             "which is time, it seems; pass batch_dim=, the dimension of inputs and targets along "

@@ -13,10 +13,25 @@ from types import FrameType
 import torch
 from torch import nn
 
-__all__ = ["CONVERTED", "wants_rows"]
+__all__ = ["CONVERTED", "Converted", "wants_rows"]
 
 CONVERTED = "_converted_to_moments"
 """Attribute of modules whose code was written for tensors; `spgru.convert` sets it."""
+
+
+class Converted:
+    """The value of that attribute.
+
+    While a process has none, nobody need look who iterates; one that is unpickled counts, too.
+    """
+
+    exists = False
+
+    def __init__(self) -> None:
+        Converted.exists = True
+
+    def __reduce__(self) -> tuple[type[Converted], tuple[()]]:
+        return Converted, ()
 
 
 def wants_rows() -> bool:
@@ -25,14 +40,16 @@ def wants_rows() -> bool:
     That is the module whose method runs there, or called what runs there. `torch.compile`
     cannot look at frames: what it compiles gets mean and variance.
     """
-    if torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling() or not Converted.exists:
         return False
     frame: FrameType | None = sys._getframe(2)
-    if frame is None or frame.f_globals.get("__name__", "").startswith("spgru."):
-        return False
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, nn.Module):
-            return CONVERTED in owner.__dict__
+        if frame.f_globals.get("__name__", "").startswith("spgru."):
+            return False
+        # Looking at all variables of a frame makes a copy of them.
+        if "self" in frame.f_code.co_varnames:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module):
+                return CONVERTED in owner.__dict__
         frame = frame.f_back
     return False

@@ -126,11 +126,11 @@ class OutputScale(nn.Module):
         if scale is not None:
             var: Any = x.var
             if isinstance(var, PackedSequence):
-                is_second = scale.factor.ndim > 1  # time, as the scale has it
-                own = own if own is None else _padded(own, is_second)[0]
-                padded, lengths = _padded(var, is_second)
+                batch_first = scale.factor.ndim > 1
+                own = own if own is None else _padded(own, batch_first)[0]
+                padded, lengths = _padded(var, batch_first)
                 scaled = _with_own(scale, own)(padded)
-                rows, _ = torch._VF._pack_padded_sequence(scaled, lengths, is_second)
+                rows, _ = torch._VF._pack_padded_sequence(scaled, lengths, batch_first)
                 found = Moments(x.mean, var._replace(data=rows))  # type: ignore[arg-type]
             else:
                 found = Moments(x.mean, _with_own(scale, own)(var))
