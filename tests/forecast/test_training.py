@@ -26,7 +26,7 @@ def sizes() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_weights_are_averaged_over_a_twentieth_of_the_training(
+def test_weights_are_an_exponential_moving_average(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     random, steps = np.random.default_rng(0), 40

@@ -41,8 +41,8 @@ _CHECKS = 25
 """Times that validation is computed in a training of full length."""
 _MOST_CHECKED = 512
 """Windows of validation that are computed at each of them."""
-_AVERAGED = 20
-"""Weights are averaged over one part in so many of a training."""
+_TIME_CONSTANTS = 20
+"""Of the moving average of the weights, in a training of full length."""
 _PRIOR = Prior("gaussian", std=1.0, scale="fan_in")
 _LEAST_UNIT = 0.02
 """Contexts that are still smoother count no more than this."""
@@ -110,8 +110,8 @@ def train(
 ) -> TrainingRecord:
     """Train in place; the weights are then those of the best validation.
 
-    They are averages over the last steps, exponentially weighted: series are short beside what a
-    network could learn from them, and single steps follow their noise.
+    They are an exponential moving average over the steps: series are short beside what a network
+    could learn from them, and single steps follow their noise.
     """
     group.share(options.batch_size)  # refuses what cannot be shared
     generator = np.random.default_rng(options.seed)
@@ -128,7 +128,7 @@ def train(
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     objective = group.wrap(_Objective(network, options, observations, group))
-    decay = 1 - 1 / max(1.0, options.steps / _AVERAGED)
+    decay = 1 - 1 / max(1.0, options.steps / _TIME_CONSTANTS)
     averaging = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
     averaged = AveragedModel(network, multi_avg_fn=averaging)
     average: Any = averaged.module

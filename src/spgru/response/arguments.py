@@ -49,8 +49,7 @@ class Inputs:
                 self._tensors += [leaf] if isinstance(leaf, Tensor) else []
                 continue
             mean = _data(leaf.mean)
-            mean = (mean if create_graph else mean.detach()).clone()
-            mean = mean if mean.requires_grad else mean.requires_grad_()
+            mean = (mean if create_graph else mean.detach()).clone().requires_grad_()
             var = _data(leaf.var).clone()
             number = len(self.sources)
             self.sources.append(Source("input" if count == 1 else f"input {number}", mean, var))
