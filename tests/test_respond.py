@@ -553,6 +553,18 @@ def test_contrasts_within_a_batch_are_noticed(share: float, count: int) -> None:
     torch.testing.assert_close(spgru.respond(module, x).var, expected, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_no_entry_of_an_uncertain_input_is_lost_among_many(batch_first: bool) -> None:
+    """Of thousands, the gradients of some cancel in the sum that sequences are found by."""
+    torch.manual_seed(3)
+    layer = spgru.GRU(4, 8, weight_std=0.2, batch_first=batch_first)
+    x = torch.randn(300, 8, 4) if batch_first else torch.randn(8, 300, 4)
+    dim, uncertain = 0 if batch_first else 1, Moments(x, torch.full_like(x, 0.1))
+    found = spgru.respond(layer, uncertain)[0].var
+    parts = [spgru.respond(layer, part)[0].var for part in uncertain.split(20, dim)]
+    torch.testing.assert_close(found, torch.cat(parts, dim), rtol=1e-4, atol=1e-7)
+
+
 def test_memory_bounds_what_is_done_at_once() -> None:
     module, x = Forecaster(), torch.randn(3, 6, 1)
     expected = spgru.respond(module, x)

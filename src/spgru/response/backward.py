@@ -20,7 +20,15 @@ from spgru.response.contraction import (
     rows_of,
     to_sequences,
 )
-from spgru.response.sequences import Grouping, Layout, MixedError, find_sequences, group, project
+from spgru.response.sequences import (
+    Grouping,
+    Layout,
+    MixedError,
+    completed,
+    find_sequences,
+    group,
+    project,
+)
 from spgru.response.tape import Noise, Tape, Use
 
 __all__ = ["HIGHER_ORDER", "Backward"]
@@ -178,7 +186,7 @@ class Backward:
                 found = found + project(rows_of(uses, seeds[var]).flatten(2))
             rows.append(group(find_sequences(found.transpose(0, 1), count), count))
         entries = [
-            find_sequences(_joined(seeds[entries.at]).unsqueeze(-1), count)
+            completed(find_sequences(_joined(seeds[entries.at]).unsqueeze(-1), count), count)
             for entries in self._entries
         ]
         sums = []

@@ -17,7 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "MixedError", "candidates", "find_sequences", "group", "project", "single"]
+__all__ = [
+    "Layout", "MixedError", "candidates", "completed", "find_sequences", "group", "project",
+    "single",
+]  # fmt: skip
 
 _DIGIT = 256
 """Numbers of sequences are told apart by factors up to this, well within rounding."""
@@ -169,6 +172,27 @@ def find_sequences(seeds: Tensor, count: int) -> Tensor:
     if bool((size * ~fits).square().sum() > _NEGLIGIBLE * size.square().sum()):
         raise MixedError
     return torch.where(known & fits, sequence, -1)
+
+
+def completed(sequence: Tensor, count: int) -> Tensor:
+    """Entries of unknown sequence get it by the layout that all others have, if there is one.
+
+    The gradient of an entry by the seeds may nearly cancel though those by single outputs do not.
+
+    Args:
+        sequence: (entries,) of tensors of one shape, -1 where it is unknown
+        count: of sequences
+    """
+    unknown, size = sequence < 0, len(sequence)
+    if size % count or not bool(unknown.any()):
+        return sequence
+    place = torch.arange(size, device=sequence.device)
+    for inner in range(1, size // count + 1):
+        if size // count % inner == 0:
+            layout = place // inner % count
+            if bool((unknown | (sequence == layout)).all()):
+                return layout
+    return sequence
 
 
 Grouping = Tensor | tuple[int, int]
