@@ -1,10 +1,10 @@
-"""Forecasts that are read back: intervals of the closed form, of the response, of drawn networks.
+"""Forecasts that are read back: closed form, response, that at a consistent gain, drawn networks.
 
 Five series that come with statsmodels. A small GRU with a noise of its own learns the first 70 % of
 a series one step ahead, by the evidence lower bound of the closed form, the divergence from the
 prior counted a twentieth; then it forecasts 24 steps
 from every place of the rest, reading its own forecasts back, noise included. Nothing is fitted to
-the intervals.
+the intervals; the gain is found on sixteen windows of the training series.
 
     python accuracy/forecasts.py [--data FOLDER]
     python accuracy/forecasts.py --blind        # other seeds, and two series more
@@ -39,7 +39,8 @@ from spgru.reporting.markdown import table
 
 CONTEXT, HORIZON, HIDDEN = 36, 24, 16
 LEVEL = 0.9
-WAYS = "closed", "response", "drawn"
+WAYS = "closed", "response", "consistent", "drawn"
+GAIN_WINDOWS = 16
 
 
 # -- series ---------------------------------------------------------------------------------------
@@ -167,14 +168,20 @@ def drawn(model: Forecaster, x: Tensor, draws: int) -> Moments:
     return Moments(found.mean(0), found.var(0) + model.log_noise.exp())
 
 
-def scores(forecast: Moments, y: Tensor) -> dict[str, Any]:
-    """Coverage of the central interval and negative log likelihood, by horizon."""
+def scores(forecast: Moments, y: Tensor, true: Moments) -> dict[str, Any]:
+    """Coverage of the central interval and negative log likelihood, by horizon.
+
+    Args:
+        true: of drawn networks, from whose variance that of a forecast differs by "log_error", the
+            root mean square of the logarithm of their ratio
+    """
     width = NormalDist().inv_cdf((1 + LEVEL) / 2)
     inside = ((y - forecast.mean).abs() <= width * forecast.std).double()
     return {
         "coverage": inside.mean(0).tolist(),
         "nll": (-forecast.log_prob(y)).double().mean(0).tolist(),
         "std": forecast.std.mean(0).tolist(),
+        "log_error": (forecast.var / true.var).log().square().mean().sqrt().item(),
     }
 
 
@@ -190,16 +197,27 @@ def measure(
     x, y = windows[:, :CONTEXT].unsqueeze(-1), windows[:, CONTEXT:]
     with torch.no_grad():
         closed = model(x)
-    response = spgru.respond(model, x)
+    response, true = spgru.respond(model, x), drawn(model, x, draws)
+    familiar = values[:split].unfold(0, CONTEXT, 1).unsqueeze(-1)
+    chosen = torch.randperm(len(familiar), generator=torch.Generator().manual_seed(seed))
+    gain = spgru.consistent_gain(model, familiar[chosen[:GAIN_WINDOWS]])
+    found = {
+        "closed": closed, "response": response,
+        "consistent": spgru.respond(model, x, gain=gain), "drawn": true,
+    }  # fmt: skip
     return {
-        "series": name, "seed": seed, "values": len(values), "windows": len(windows),
-        "closed": scores(closed, y), "response": scores(response, y),
-        "drawn": scores(drawn(model, x, draws), y),
+        "series": name, "seed": seed, "values": len(values), "windows": len(windows), "gain": gain,
+        **{way: scores(forecast, y, true) for way, forecast in found.items()},
     }  # fmt: skip
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+def _error(runs: list[dict[str, Any]], way: str) -> str:
+    """How far from drawn networks; their own is 0."""
+    return "" if way == "drawn" else f", {_mean([run[way]['log_error'] for run in runs]):.2f}"
 
 
 def main() -> None:
@@ -233,14 +251,16 @@ def main() -> None:
             nll = [_mean(run[way]["nll"]) for run in runs]
             row.append(
                 f"{_mean(coverage):.2f} ({min(coverage):.2f} to {max(coverage):.2f}), "
-                f"{_mean(nll):.2f}"
+                f"{_mean(nll):.2f}" + _error(runs, way)
             )
+        row.insert(3, ", ".join(f"{run['gain']:.1f}" for run in runs))
         rows.append(row)
         print(" | ".join(row), f"{time.perf_counter() - start:.0f} s", flush=True)
     mean = ["mean"]
     for way in WAYS:
         parts = [_mean([_mean(run[way][key]) for run in results]) for key in ("coverage", "nll")]
-        mean.append(f"{parts[0]:.2f}, {parts[1]:.2f}")
+        mean.append(f"{parts[0]:.2f}, {parts[1]:.2f}" + _error(results, way))
+    mean.insert(3, "")
     rows.append(mean)
     print(" | ".join(mean))
     options = (
@@ -251,7 +271,8 @@ def main() -> None:
         options += " --blind"
     file = "forecasts_blind" if arguments.blind else "forecasts"
     save(file, f"python accuracy/forecasts.py {options}", results)
-    header = ["series", "closed form", "response", f"{arguments.draws} drawn networks"]
+    header = ["series", "closed form", "response", "gains", "response at these gains"]
+    header.append(f"{arguments.draws} drawn networks")
     publish("docs/mathematics.md", file, table(header, rows))
 
 

@@ -41,7 +41,7 @@ from spgru.nn.recordings import set_cuda_graphs
 from spgru.nn.weight import parameter_groups
 from spgru.onnx_export import to_onnx
 from spgru.pretrained import from_pretrained, save_pretrained
-from spgru.response import Stream, respond
+from spgru.response import Stream, consistent_gain, respond
 from spgru.tracing import Trace, trace
 
 __version__ = "0.2.0"
@@ -70,6 +70,7 @@ __all__ = [
     "calibrate",
     "cat",
     "certain",
+    "consistent_gain",
     "convert",
     "families",
     "from_pretrained",

@@ -87,6 +87,7 @@ class Outputs:
                 "its last layer"
             )
         self.means = [_data(moments.mean) for moments in self._moments]
+        self.closed_variances = [_data(moments.var) for moments in self._moments]
 
     @property
     def _batch_sizes(self) -> list[Tensor | None]:
@@ -117,13 +118,15 @@ class Outputs:
         found = iter(layout.gather(values, self.means))
         return self._rebuild(lambda moments: _like_data(moments.mean, next(found)))
 
-    def with_variance(self, layout: Layout, parts: Mapping[str, Tensor]) -> Any:
-        means = iter(self.means if self._create_graph else [mean.detach() for mean in self.means])
-        if parts:
-            found = iter(layout.gather(torch.stack(list(parts.values())).sum(0), self.means))
-        else:  # nothing that was returned depends on a source
-            found = iter([torch.zeros_like(mean) for mean in self.means])
-        return self._rebuild(lambda moments: _like(moments, next(means), next(found)))
+    def replaced(self, means: Sequence[Tensor], variances: Sequence[Tensor]) -> Any:
+        """The structure of the result with these means and variances for those of `Moments`."""
+        pairs = zip(means, variances, strict=True)
+
+        def replace(moments: Moments) -> Moments:
+            mean, var = next(pairs)
+            return _like(moments, mean if self._create_graph else mean.detach(), var)
+
+        return self._rebuild(replace)
 
     def _rebuild(self, replace: Callable[[Moments], Any]) -> Any:
         leaves = [replace(leaf) if isinstance(leaf, Moments) else leaf for leaf in self._leaves]

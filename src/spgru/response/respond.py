@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spgru.calibration.state import uncalibrated
-from spgru.modes import weight_mode
+from spgru.modes import enter_gains, weight_mode
 from spgru.nn.layer import layers_of
 from spgru.nn.recurrent import Recurrent
 from spgru.response.arguments import Inputs, Outputs
 from spgru.response.backward import Backward
+from spgru.response.sequences import Layout
 from spgru.response.tape import Noise, Tape
 
-__all__ = ["check_module", "respond", "uncompiled"]
+__all__ = ["Followed", "check_module", "follow", "respond", "uncompiled"]
 
 
 def respond(
     module: nn.Module,
     *inputs: Any,
     sources: bool = False,
+    gain: float = 1.0,
     batch_dim: int | None = None,
     create_graph: bool = False,
     memory: int = 2**28,
@@ -55,11 +58,21 @@ def respond(
     It costs the module's pass with gradients, a pass without, and one backward pass for all outputs
     of a sequence at once; sequences of a batch are differentiated together.
 
+    Derivatives are those of a mean over the variances inside the module, which the closed form has
+    too small. Where predictions are read back many times, nothing then saturates and the response
+    may be several times too wide; a gain on those variances mends that (`consistent_gain`).
+
+        gain = spgru.consistent_gain(forecaster, x_train)     # once
+        y = spgru.respond(forecaster, x, gain=gain)
+
     Args:
         module: a layer of ours, or any module built from them; Gaussian weights, `rule="exact"`
         inputs: what it is called with; `Moments` among them are uncertain
         sources: also return the parts of the variance by source: names of weights, "input" (or
             "input 0", "input 1", ...), "noise", "higher order"; each laid out as the output
+        gain: of all matrices while derivatives are taken: W.var + gain W.mean^2 multiplies the
+            variances of their inputs. The mean that is returned does not depend on it; other than
+            1 it costs a plain pass more
         batch_dim: the dimension of the outputs along which they are independent sequences; None to
             find out
         create_graph: make the variance differentiable; slower, and takes the memory of all outputs
@@ -73,24 +86,76 @@ def respond(
     """
     if memory <= 0:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}")
+    if not (gain > 0 and math.isfinite(gain)):
+        raise ValueError(f"gain must be positive and finite, got {gain}; 1 changes nothing")
     check_module(module, "respond")
     call = module if function is None else function
     # Gains and scales stand for what the response computes: with both it would count twice.
     with torch.inference_mode(False), torch.enable_grad(), uncompiled(), uncalibrated(module):
         given = Inputs(inputs, options, create_graph)
-        with closing(Tape(module, create_graph)) as tape:
-            with tape.first_pass():
-                result = Outputs(given.call(call, certain=False), create_graph)
-            noises: list[Noise] = []
-            with tape.second_pass(noises):
-                given.call(call, certain=True)
-            first = _batch_dim(module) if batch_dim is None else batch_dim
-            sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
-            backward = Backward(tape, given.sources, noises, result.means, memory)
-            layout, parts = backward.variances(result.layouts(sizes, first))
-    split = {name: result.filled(layout, part) for name, part in parts.items()}
-    y = result.with_variance(layout, parts)
+        found = follow(module, call, given, gain, batch_dim, create_graph, memory)
+        means = found.result.means
+        if gain != 1:
+            with torch.set_grad_enabled(create_graph):
+                means = Outputs(given.call(call, certain=False), create_graph).means
+    split = {name: found.result.filled(found.layout, part) for name, part in found.parts.items()}
+    y = found.result.replaced(means, found.variances())
     return (y, split) if sources else y
+
+
+class Followed(NamedTuple):
+    """A module's outputs, and what every source adds to their variances."""
+
+    result: Outputs
+    layout: Layout
+    parts: Mapping[str, Tensor]
+    """(slots, sequences) for each source"""
+
+    def variances(self) -> list[Tensor]:
+        """Of all outputs."""
+        means = self.result.means
+        if not self.parts:  # nothing that was returned depends on a source
+            return [torch.zeros_like(mean) for mean in means]
+        return self.layout.gather(torch.stack(list(self.parts.values())).sum(0), means)
+
+
+def follow(
+    module: nn.Module,
+    call: Callable[..., Any],
+    given: Inputs,
+    gain: float,
+    batch_dim: int | None,
+    create_graph: bool,
+    memory: int,
+) -> Followed:
+    """Follow every source through the module; with gradients enabled, and without calibration."""
+    with _gained(module, gain), closing(Tape(module, create_graph)) as tape:
+        with tape.first_pass():
+            result = Outputs(given.call(call, certain=False), create_graph)
+        noises: list[Noise] = []
+        with tape.second_pass(noises):
+            given.call(call, certain=True)
+        first = _batch_dim(module) if batch_dim is None else batch_dim
+        sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
+        backward = Backward(tape, given.sources, noises, result.means, memory)
+        return Followed(result, *backward.variances(result.layouts(sizes, first)))
+
+
+def _gained(module: nn.Module, gain: float) -> AbstractContextManager[Any]:
+    """Block in which every row of every matrix has this gain."""
+    if gain == 1:
+        return nullcontext()
+    entered: AbstractContextManager[Any] = enter_gains(
+        {
+            layer: {
+                name: torch.full((weight.spec.shape[0],), gain, device=layer._like.device)
+                for name, weight in layer.weights().items()
+                if weight.spec.gain is not None
+            }
+            for _, layer in layers_of(module)
+        }
+    )
+    return entered
 
 
 def uncompiled() -> AbstractContextManager[Any]:
