@@ -13,6 +13,7 @@ the variance is the middle of the integral.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -74,9 +75,9 @@ def consistent_gain(
     if high == 1:
         return 1.0
     for _ in range(_HALVINGS):
-        middle = (low * high) ** 0.5
+        middle = math.sqrt(low * high)
         if share(middle) < _SHARE:
             low = middle
         else:
             high = middle
-    return (low * high) ** 0.5
+    return math.sqrt(low * high)
