@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -113,10 +113,17 @@ class Outputs:
         yield from candidates(self.means, self._batch_sizes, sizes, first)
         yield single(self.means)
 
-    def filled(self, layout: Layout, values: Tensor) -> Any:
-        """The structure of the result with these values (slots, sequences) for `Moments`."""
-        found = iter(layout.gather(values, self.means))
+    def filled(self, values: Sequence[Tensor]) -> Any:
+        """The structure of the result with these values for `Moments`."""
+        found = iter(values)
         return self._rebuild(lambda moments: _like_data(moments.mean, next(found)))
+
+    def summed(self, parts: Iterable[Sequence[Tensor]]) -> list[Tensor]:
+        """The sum of all parts, 0 where there are none, for each of `Moments`."""
+        totals = zip(*parts, strict=True)
+        found = [torch.stack(total).sum(0) for total in totals]
+        # Without parts nothing that was returned depends on a source.
+        return found or [torch.zeros_like(mean) for mean in self.means]
 
     def replaced(self, means: Sequence[Tensor], variances: Sequence[Tensor]) -> Any:
         """The structure of the result with these means and variances for those of `Moments`."""

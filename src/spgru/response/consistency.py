@@ -61,7 +61,8 @@ def consistent_gain(
             given = Inputs(inputs, options)
             found = follow(module, call, given, gain, batch_dim, create_graph=False, memory=memory)
         closed = torch.cat([var.detach().flatten() for var in found.result.closed_variances])
-        response = torch.cat([var.flatten() for var in found.variances()])
+        variances = found.result.summed(found.by_source().values())
+        response = torch.cat([var.flatten() for var in variances])
         is_random = (closed > 0) & (response > 0)
         if not bool(is_random.any()):
             return 1.0

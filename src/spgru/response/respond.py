@@ -22,6 +22,9 @@ from spgru.response.tape import Noise, Tape
 
 __all__ = ["Followed", "check_module", "follow", "respond", "uncompiled"]
 
+_MEAN = "mean"
+"""The part of the square by which the mean at a gain differs from the mean that is returned."""
+
 
 def respond(
     module: nn.Module,
@@ -60,7 +63,9 @@ def respond(
 
     Derivatives are those of a mean over the variances inside the module, which the closed form has
     too small. Where predictions are read back many times, nothing then saturates and the response
-    may be several times too wide; a gain on those variances mends that (`consistent_gain`).
+    may be several times too wide; a gain on those variances mends that (`consistent_gain`). The
+    mean with them is another, nearer to that of drawn networks; that of the plain closed form is
+    returned, and the variance is around it: the square of the difference is a part of it, "mean".
 
         gain = spgru.consistent_gain(forecaster, x_train)     # once
         y = spgru.respond(forecaster, x, gain=gain)
@@ -69,10 +74,9 @@ def respond(
         module: a layer of ours, or any module built from them; Gaussian weights, `rule="exact"`
         inputs: what it is called with; `Moments` among them are uncertain
         sources: also return the parts of the variance by source: names of weights, "input" (or
-            "input 0", "input 1", ...), "noise", "higher order"; each laid out as the output
+            "input 0", "input 1", ...), "noise", "higher order", "mean"; each laid out as the output
         gain: of all matrices while derivatives are taken: W.var + gain W.mean^2 multiplies the
-            variances of their inputs. The mean that is returned does not depend on it; other than
-            1 it costs a plain pass more
+            variances of their inputs; other than 1 it costs a plain pass more
         batch_dim: the dimension of the outputs along which they are independent sequences; None to
             find out
         create_graph: make the variance differentiable; slower, and takes the memory of all outputs
@@ -94,13 +98,16 @@ def respond(
     with torch.inference_mode(False), torch.enable_grad(), uncompiled(), uncalibrated(module):
         given = Inputs(inputs, options, create_graph)
         found = follow(module, call, given, gain, batch_dim, create_graph, memory)
-        means = found.result.means
+        means, parts = found.result.means, found.by_source()
         if gain != 1:
             with torch.set_grad_enabled(create_graph):
                 means = Outputs(given.call(call, certain=False), create_graph).means
-    split = {name: found.result.filled(found.layout, part) for name, part in found.parts.items()}
-    y = found.result.replaced(means, found.variances())
-    return (y, split) if sources else y
+                pairs = zip(found.result.means, means, strict=True)
+                parts[_MEAN] = [(at_gain - plain).square() for at_gain, plain in pairs]
+    y = found.result.replaced(means, found.result.summed(parts.values()))
+    if not sources:
+        return y
+    return y, {name: found.result.filled(part) for name, part in parts.items()}
 
 
 class Followed(NamedTuple):
@@ -111,12 +118,10 @@ class Followed(NamedTuple):
     parts: Mapping[str, Tensor]
     """(slots, sequences) for each source"""
 
-    def variances(self) -> list[Tensor]:
-        """Of all outputs."""
-        means = self.result.means
-        if not self.parts:  # nothing that was returned depends on a source
-            return [torch.zeros_like(mean) for mean in means]
-        return self.layout.gather(torch.stack(list(self.parts.values())).sum(0), means)
+    def by_source(self) -> dict[str, list[Tensor]]:
+        """Of all outputs, in their shapes."""
+        gather, means = self.layout.gather, self.result.means
+        return {name: gather(part, means) for name, part in self.parts.items()}
 
 
 def follow(
