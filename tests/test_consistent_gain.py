@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 
 import spgru
@@ -192,3 +193,15 @@ def test_calibration_is_left_out(x: Tensor) -> None:
 def test_what_has_no_random_weights_is_refused() -> None:
     with pytest.raises(ValueError, match="holds no random weights"):
         spgru.consistent_gain(nn.Linear(3, 2), torch.randn(4, 3))
+
+
+def test_packed_sequences_have_the_gain_too() -> None:
+    torch.manual_seed(0)
+    module = spgru.GRU(3, 4, weight_std=0.3, dtype=torch.float64)
+    x, lengths = torch.randn(5, 2, 3, dtype=torch.float64), [5, 3]
+    packed = spgru.respond(module, pack_padded_sequence(x, lengths), gain=3.0)[0]
+    found, _ = spgru.pad_packed_moments(packed)
+    for row, length in enumerate(lengths):
+        alone = spgru.respond(module, x[:length, row : row + 1], gain=3.0)[0]
+        torch.testing.assert_close(found.var[:length, row], alone.var[:, 0])
+        torch.testing.assert_close(found.mean[:length, row], alone.mean[:, 0])

@@ -153,7 +153,7 @@ def _gained(module: nn.Module, gain: float) -> AbstractContextManager[Any]:
     entered: AbstractContextManager[Any] = enter_gains(
         {
             layer: {
-                name: torch.full((weight.spec.shape[0],), gain, device=layer._like.device)
+                name: layer._like.new_full((weight.spec.shape[0],), gain)
                 for name, weight in layer.weights().items()
                 if weight.spec.gain is not None
             }
