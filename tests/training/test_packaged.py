@@ -25,7 +25,7 @@ from spgru.training import (
 from spgru.training.evaluation import evaluation_sets, score
 
 NAME = "small-one"
-MEGABYTE = 1 << 20
+MEGABYTE = 1_000_000
 
 
 @pytest.fixture
