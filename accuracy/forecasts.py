@@ -7,10 +7,12 @@ from every place of the rest, reading its own forecasts back, noise included. No
 the intervals; the gain is found on sixteen windows of the training series.
 
     python accuracy/forecasts.py [--data FOLDER]
-    python accuracy/forecasts.py --blind        # other seeds, and two series more
+    python accuracy/forecasts.py --run blind     # other seeds, and two series more
+    python accuracy/forecasts.py --run unseen    # other seeds again, for the gain
 
-The steps and the weight of the prior were chosen with the scores of the first command in view; the
-second has networks and series that no choice has seen.
+The steps and the weight of the prior were chosen with the scores of the first command in view. The
+second has networks and series that this choice has not seen, but its scores were in view when it
+was decided how the response at a gain treats the mean. The third was run once, after everything.
 
 FOLDER holds the unpacked `statsmodels` package; without it the installed one is used.
 """
@@ -105,6 +107,12 @@ BLIND: dict[str, Callable[[Path], list[float]]] = {
     "inflation": inflation,
 }
 """With two series that the steps and the weight of the prior were not chosen on."""
+RUNS = {
+    "named": ("forecasts", 0, SERIES),
+    "blind": ("forecasts_blind", 100, BLIND),
+    "unseen": ("forecasts_unseen", 300, BLIND),
+}
+"""Name of the results, first seed, series"""
 
 
 # -- the network ----------------------------------------------------------------------------------
@@ -224,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="the unpacked statsmodels package")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--blind", action="store_true", help="seeds from 100 on, all seven series")
+    parser.add_argument("--run", choices=RUNS, default="named", help="which seeds and series")
     parser.add_argument("--steps", type=int, default=800, help="of training")
     parser.add_argument(
         "--prior-weight", type=float, default=0.05, help="of the divergence from the prior"
@@ -238,8 +246,8 @@ def main() -> None:
             raise SystemExit("statsmodels is not installed; unpack its wheel and pass --data")
         folder = Path(found.origin).parent
     results, rows = [], []
-    first = 100 if arguments.blind else 0
-    for name in BLIND if arguments.blind else SERIES:
+    file, first, series = RUNS[arguments.run]
+    for name in series:
         start, runs = time.perf_counter(), []
         for seed in range(first, first + arguments.seeds):
             how = arguments.steps, arguments.prior_weight, arguments.draws
@@ -264,12 +272,9 @@ def main() -> None:
     rows.append(mean)
     print(" | ".join(mean))
     options = (
-        f"--seeds {arguments.seeds} --steps {arguments.steps} "
+        f"--run {arguments.run} --seeds {arguments.seeds} --steps {arguments.steps} "
         f"--prior-weight {arguments.prior_weight} --draws {arguments.draws}"
     )
-    if arguments.blind:
-        options += " --blind"
-    file = "forecasts_blind" if arguments.blind else "forecasts"
     save(file, f"python accuracy/forecasts.py {options}", results)
     header = ["series", "closed form", "response", "gains", "response at these gains"]
     header.append(f"{arguments.draws} drawn networks")
