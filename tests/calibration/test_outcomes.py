@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -120,8 +122,32 @@ def test_intervals_hold_by_split_conformal() -> None:
     assert inside == pytest.approx(0.9, abs=0.02)
     assert report.coverage >= 0.9
     few = Outcomes(torch.zeros(8), torch.ones(8), torch.zeros(8), torch.randn(8))
-    with pytest.raises(ValueError, match="takes more than 8 outcomes"):
-        conformal_factor(few, few.var, 0.9)
+    with pytest.raises(ValueError, match="takes at least 9 sequences"):
+        conformal_factor(few, few.var, 0.9, 0)
+
+
+def test_with_one_entry_a_sequence_intervals_end_at_the_quantile_of_split_conformal() -> None:
+    for count in (9, 10, 19, 50, 199):
+        y = torch.randn(count, dtype=torch.float64)
+        known = Outcomes(torch.zeros_like(y), torch.ones_like(y), torch.zeros_like(y), y)
+        wanted = y.abs().sort().values[math.ceil((count + 1) * 0.9) - 1]
+        found = conformal_factor(known, known.var, 0.9, 0).sqrt() * NormalDist().inv_cdf(0.95)
+        assert found.item() == pytest.approx(wanted.item())
+
+
+def test_intervals_hold_where_a_sequence_errs_as_a_whole() -> None:
+    """15 sequences of 20 equal entries: by entries 14 of 16 new ones lie within, 0.875."""
+    inside = []
+    for _ in range(3000):
+        error = torch.randn(16, 1, dtype=torch.float64).expand(16, 20).clone()
+        error[:15][torch.rand(15, 20) < 0.3] = torch.nan  # not observed
+        y = error[:15].T  # (time, sequences)
+        known = Outcomes(torch.zeros_like(y), torch.ones_like(y), torch.zeros_like(y), y)
+        factor = conformal_factor(known, known.var, 0.9, batch=1)
+        inside.append(error[15, 0].square() <= factor * NormalDist().inv_cdf(0.95) ** 2)
+    # 15 of 16 is the next above 0.9 that a rank can have.
+    share = torch.stack(inside).double().mean().item()
+    assert share == pytest.approx(15 / 16, abs=4 * math.sqrt(15 / 16 / 16 / 3000))
 
 
 def test_outcomes_that_cannot_be_used() -> None:

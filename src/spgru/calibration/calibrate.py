@@ -63,9 +63,9 @@ def calibrate(
             Moments
         x: what `module` is called with; a tuple is passed as several arguments
         y: what happened, in the shape of the output; NaN where nothing was observed
-        level: with `y`, of a central interval that is to hold on the sequences held out (split
-            conformal): the variance is scaled once more until it does. Entries are counted, so
-            that errors which a sequence has in common need many sequences
+        level: with `y`, of a central interval that is to hold: the variance is scaled once more, by
+            the sequences held out, until of a new sequence like them that share of the entries lies
+            within on average (conformal). Takes level / (1 - level) of them or more, 9 for 0.9
         form: `"gains"` or `"scale"` to try that alone, or one form by its name in the report, as
             `"gains, scale per step"`. Gains hold in a stream, step by step, too; a scale of the
             output is there only where the module is called. With `y`, `"scale"` tries factors on

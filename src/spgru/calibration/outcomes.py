@@ -20,7 +20,7 @@ from spgru.calibration.report import OutcomeReport, by_step
 from spgru.calibration.truth import Own, Shape, own_variance
 from spgru.nn.output_scale import OutputScale, Scale, first_moments
 
-__all__ = ["Outcomes", "conformal_factor", "find_scale"]
+__all__ = ["Outcomes", "conformal_factor", "find_scale", "least_sequences"]
 
 
 class Outcomes(NamedTuple):
@@ -92,23 +92,43 @@ def _two_factors(outcomes: Outcomes, own: Own, shape: Shape, steps: int = 300) -
     return Scale(factor, noise=noise)
 
 
-def conformal_factor(outcomes: Outcomes, var: Tensor, level: float) -> Tensor:
-    """The factor on the variance with which central intervals of that level hold, split conformal.
+def least_sequences(level: float) -> int:
+    """How many sequences held out of a fit an interval of that level takes."""
+    return math.ceil(level / (1 - level) - 1e-9)
 
-    Of n outcomes that no fit has seen, the ceil((n + 1) level)-th smallest |z| takes the place of
-    the Gaussian's quantile; then the interval of an exchangeable outcome holds with at least that
-    probability (Lei et al. 2018). One line of sorting: libraries that do it (torchcp) bring
+
+def conformal_factor(outcomes: Outcomes, var: Tensor, level: float, batch: int) -> Tensor:
+    """The factor on the variance with which central intervals of that level hold.
+
+    Sequences are exchangeable, and the entries of one are not: they may all be wrong together. So
+    the share of entries that an interval misses is taken in each sequence, and the intervals are as
+    narrow as they can be with (sum of the shares + 1) / (n + 1) at most 1 - level. Then the share
+    of a new sequence's entries that they hold is on average at least `level` (conformal risk
+    control, Angelopoulos et al. 2022); with one entry in a sequence this is split conformal
+    prediction (Lei et al. 2018). Some lines of sorting: libraries that do it (torchcp) bring
     classifiers and graphs with them.
+
+    Args:
+        batch: dimension of the sequences; one in which nothing was observed does not count
     """
-    z = ((outcomes.y - outcomes.mean).abs() / var.sqrt()).flatten()
-    z = z[~z.isnan()].sort().values
-    rank = math.ceil((len(z) + 1) * level)
-    if rank > len(z):
+    z = ((outcomes.y - outcomes.mean).abs() / var.sqrt()).movedim(batch, 0)
+    z = z.reshape(len(z), -1)
+    seen = ~z.isnan()
+    observed = seen.sum(1, keepdim=True)
+    sequences = int((observed > 0).sum())
+    if sequences < least_sequences(level):
         raise ValueError(
-            f"a level of {level} takes more than {level / (1 - level) - 1:.4g} outcomes held out "
-            f"of the fit, and there are {len(z)}; pass more sequences or a lower level"
+            f"a level of {level} takes at least {least_sequences(level)} sequences held out of the "
+            f"fit, and there are {sequences}; pass more sequences or a lower level"
         )
-    return (z[rank - 1] / NormalDist().inv_cdf((1 + level) / 2)).square()
+    ordered, order = z[seen].sort()
+    shares = (1 / observed).expand_as(z)[seen][order]
+    # Of an interval that ends at the k-th, the shares of those after it; entries as far off as that
+    # are within, and a rounding error must not count as one missed.
+    missed = shares.sum() - shares.cumsum(0)
+    allowed = (1 - level) * (sequences + 1) - 1
+    widest = ordered[(missed > allowed + 1e-9 * sequences).sum()]
+    return (widest / NormalDist().inv_cdf((1 + level) / 2)).square()
 
 
 def find_scale(
@@ -147,7 +167,7 @@ def find_scale(
     best = min(scores, key=lambda name: scores[name] if math.isfinite(scores[name]) else math.inf)
     chosen, var = composed[best], variances[best]
     if level is not None and chosen is not None:
-        factor = conformal_factor(held, var, level)
+        factor = conformal_factor(held, var, level, shape.batch)
         chosen, var = _times(chosen, factor.float()), factor * var
     report = outcome_report(best, scores, held, var, shape, level)
     return None if best == "plain" and level is None else chosen, report

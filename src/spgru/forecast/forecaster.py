@@ -69,7 +69,7 @@ class Forecaster:
         kl_weight: of the divergence from the prior of the weights, N(0, 1 / inputs); CRPS is no
             likelihood, and with more than the default short series learn little
         calibrate: fit the variance to the windows of validation
-        level: of the interval that is made to hold there (split conformal), None for likelihood
+        level: of the interval that is made to hold there (conformal), None for likelihood
             alone
         seed: the same seed gives the same forecaster, on the same machine
         device: `"auto"` is a GPU if there is one

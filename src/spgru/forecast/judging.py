@@ -10,6 +10,7 @@ import numpy as np
 from torch import nn
 
 from spgru.calibration import calibrate as fit_variance
+from spgru.calibration.outcomes import least_sequences
 from spgru.calibration.report import OutcomeReport
 from spgru.forecast.settings import least_history
 from spgru.forecast.windows import Numbers, Split, Windows, length_needed, split_windows
@@ -64,6 +65,13 @@ def fit_intervals(
             stacklevel=3,
         )
         return None
+    if level is not None and math.floor(_HELD_OUT * len(series)) < least_sequences(level):
+        warnings.warn(
+            f"the series hold {len(series)} windows of validation, too few to make intervals of "
+            f"level {level} hold by; the variance is fitted by likelihood alone",
+            stacklevel=3,
+        )
+        level = None
     batch = windows.batch(series, origins)
     report = fit_variance(
         network, batch.inputs, batch.target, form="scale", level=level, held_out=_HELD_OUT,

@@ -115,7 +115,11 @@ def save_panels(path: Path, panels: Sequence[Sequence[Panel]]) -> None:
                 (drawn,) = axes.plot(line.x, line.mean, "o-", label=label)
                 axes.fill_between(line.x, line.low, line.high, alpha=0.25, color=drawn.get_color())
             axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-            axes.set_ylim(bottom=panel.bottom)
+            if panel.bottom is not None:
+                # The margin at the top is a part of the whole axis, also of lines that are flat.
+                axes.update_datalim([(0, panel.bottom)], updatex=False)
+                axes.autoscale_view()
+                axes.set_ylim(bottom=panel.bottom)
             axes.set_xticks(sorted({x for line in panel.lines.values() for x in line.x}))
             axes.legend(fontsize="small")
     figure.savefig(path, dpi=110)
