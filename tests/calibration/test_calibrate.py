@@ -432,15 +432,34 @@ def test_a_module_that_keeps_its_mean_is_audited_recorded_and_fitted_to_outcomes
     assert (after.var / before.var).mean().item() == pytest.approx(9, rel=0.5)
 
 
-def test_keep_mean_is_refused_where_another_module_makes_the_output() -> None:
-    class Wrapper(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = build(ModelConfig("predictor", height=4, width=4, hidden_size=3))
+class Wrapper(nn.Module):
+    """A module around a model that makes its output."""
 
-        def forward(self, x: Tensor) -> Moments:
-            future: Moments = self.model(x)[0]
-            return future
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = build(ModelConfig("predictor", height=4, width=4, hidden_size=3))
 
-    with pytest.raises(ValueError, match="keep_mean has no place in Wrapper"):
-        spgru.calibrate(Wrapper(), torch.rand(3, 8, 4, 4), keep_mean=True, **QUICK)
+    def forward(self, x: Tensor) -> Moments:
+        future: Moments = self.model(x)[0]
+        return future
+
+
+def test_keep_mean_holds_where_a_model_inside_makes_the_output() -> None:
+    wrapper, x = Wrapper(), torch.rand(3, 8, 4, 4)
+    before = wrapper(x)
+    report = spgru.calibrate(
+        wrapper, x, keep_mean=True, form="gains, one scale", perturb=(), **QUICK
+    )
+    after = wrapper(x)
+    assert report.chosen == "gains, one scale"
+    assert torch.equal(after.mean, before.mean)
+    assert not torch.equal(after.var, before.var)
+
+
+def test_keep_mean_is_refused_where_the_output_is_not_what_is_called_for() -> None:
+    class Other(Wrapper):
+        def calibration_output(self, x: Tensor) -> Moments:
+            return self.forward(x)
+
+    with pytest.raises(ValueError, match="keep_mean has no place in Other"):
+        spgru.calibrate(Other(), torch.rand(3, 8, 4, 4), keep_mean=True, **QUICK)

@@ -15,7 +15,7 @@ import spgru
 from spgru import Moments
 from spgru.calibration.outcomes import Outcomes, _compose, conformal_factor
 from spgru.moments import pad_packed_moments
-from spgru.nn.output_scale import OutputScale, Scale
+from spgru.nn.output_scale import OutputScale, Scale, scales_of
 
 
 class Model(nn.Module):
@@ -148,6 +148,40 @@ def test_intervals_hold_where_a_sequence_errs_as_a_whole() -> None:
     # 15 of 16 is the next above 0.9 that a rank can have.
     share = torch.stack(inside).double().mean().item()
     assert share == pytest.approx(15 / 16, abs=4 * math.sqrt(15 / 16 / 16 / 3000))
+
+
+class Outer(nn.Module):
+    """A module around one of the same kind, with a layer of its own or without."""
+
+    def __init__(self, last: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.last = Model(), last
+
+    def forward(self, x: Tensor) -> Moments:
+        output: Moments = self.last(self.inner(x))
+        return output
+
+
+@pytest.mark.parametrize("last", [nn.Identity(), spgru.Linear(2, 2, weight_std=0.3)])
+def test_an_outer_module_is_calibrated_after_an_inner_one(last: nn.Module) -> None:
+    outer, (x, y) = Outer(last), _data(a=4.0, b=0.2)
+    spgru.calibrate(outer.inner, x, y)
+    plain = outer(x)
+    outcomes = plain.mean + 3 * plain.var.sqrt() * torch.randn_like(plain.mean)
+    spgru.calibrate(outer, x, outcomes)
+    assert (outer(x).var / plain.var).mean().item() == pytest.approx(9, rel=0.15)
+    # The inner one is not changed, unless its output is all there is.
+    assert (len(scales_of(outer)) == 1) == isinstance(last, nn.Identity)
+    spgru.uncalibrate(outer)
+    assert not scales_of(outer)
+
+
+def test_outcomes_that_are_the_mean_leave_the_module_as_it_is() -> None:
+    model, (x, _) = Model(noise=0.5), _data(1.0, 0.1)
+    before = model(x)
+    for level in (None, 0.9):
+        assert spgru.calibrate(model, x, before.mean, level=level).chosen == "plain"
+        assert torch.equal(model(x).var, before.var)
 
 
 def test_outcomes_that_cannot_be_used() -> None:

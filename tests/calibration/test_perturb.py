@@ -89,7 +89,7 @@ class Network(nn.Module):
 
 def test_every_sequence_has_a_copy_in_its_own_part() -> None:
     network, x = Network(), torch.randn(4, 8, 2)
-    problem = pose(network, x, None, 0.25, None, None, 0, (0.5, 1.0))
+    problem = pose(network, x, None, 0.25, None, None, 0, [], (0.5, 1.0))
     assert problem.has_copies
     for part, numbers in zip(problem.parts, problem.numbers, strict=True):
         first, last = part[0].chunk(2, 1)

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from spgru.calibration.forms import FormName, search
 from spgru.calibration.outcomes import find_scale
-from spgru.calibration.problem import hands_on, pose
+from spgru.calibration.problem import pose
 from spgru.calibration.report import CalibrationReport, OutcomeReport
 from spgru.calibration.state import at_rest, uncalibrated
 from spgru.checks import check_choice
 from spgru.modes import weight_mode
 from spgru.nn.layer import Layer, layers_of
-from spgru.nn.output_scale import attach_scale, scales_of
+from spgru.nn.output_scale import put_scale
 
 __all__ = ["calibrate"]
 
@@ -101,26 +101,27 @@ def calibrate(
     if y is None:
         if level is not None:
             raise ValueError("level is about outcomes; pass them as y")
-        with at_rest(module, seed) as scale, uncalibrated(module):
-            problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, perturb)
-            if keep_mean and not (scale and hands_on(problem.run, scale, problem.parts[1])):
+        with at_rest(module, seed) as scales, uncalibrated(module):
+            problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, scales, perturb)
+            if keep_mean and problem.scale is None:
                 raise ValueError(
                     f"keep_mean has no place in {type(module).__name__}, whose output is not what "
-                    "it is called for, or is that of a model inside; calibrate the model inside"
+                    "it is calibrated for; calibrate the model inside"
                 )
-            found = search(problem, scale, form, draws, steps, rate, seed, progress)
-        found.forms[found.best].apply(module, keep_mean)
+            found = search(problem, form, draws, steps, rate, seed, progress)
+        found.forms[found.best].apply(module, problem.scale, keep_mean)
         return found.report(keep_mean)
     if form not in ("auto", "gains", "scale"):
         raise ValueError(f"form={form!r} is one of a fit to drawn networks; leave it out with y")
     if level is not None and not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
-    with at_rest(module, seed) as scale:
-        problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, may_be_alike=True)
-        chosen, report = find_scale(problem, scale, y, level, whole=form == "scale")
+    with at_rest(module, seed) as scales:
+        problem = pose(
+            module, x, call, held_out, batch_dim, time_dim, seed, scales, may_be_alike=True
+        )
+        chosen, report = find_scale(problem, y, level, whole=form == "scale")
     if chosen is not None:
-        scales = scales_of(module)
-        (scales[0] if scales else attach_scale(module)).set_(chosen)
+        put_scale(module, problem.scale, chosen)
     return report
 
 

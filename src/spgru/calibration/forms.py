@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from spgru.calibration.fit import Gains, fit_gains, fit_scale, score
-from spgru.calibration.problem import Problem, hands_on
+from spgru.calibration.problem import Problem
 from spgru.calibration.progress import Bar
 from spgru.calibration.report import CalibrationReport, by_step, spread_of
 from spgru.calibration.state import uncalibrate
 from spgru.calibration.truth import Own, Shape, device_of, drawn_truths, own_variance, run_watched
 from spgru.modes import enter_gains
-from spgru.nn.output_scale import OutputScale, Scale, attach_scale, scales_of
+from spgru.nn.output_scale import OutputScale, Scale, put_scale
 
 __all__ = ["PLAIN", "Form", "FormName", "Found", "search"]
 
@@ -43,8 +43,12 @@ class Form(NamedTuple):
     mean: Tensor
     """of the output on those held out"""
 
-    def apply(self, module: nn.Module, keep_mean: bool = False) -> None:
-        """Put it in place of what the module has; for `keep_mean` see `spgru.calibrate`."""
+    def apply(self, module: nn.Module, place: OutputScale | None, keep_mean: bool = False) -> None:
+        """Put it in place of what the module has; for `keep_mean` see `spgru.calibrate`.
+
+        Args:
+            place: of the scale, as it was tried
+        """
         uncalibrate(module)
         for layer, gains in self.gains.items():
             layer.set_gains_(gains)
@@ -53,8 +57,7 @@ class Form(NamedTuple):
             flag = torch.ones((), device=self.held.device)
             scale = (scale or Scale(flag.reshape(1)))._replace(plain_mean=flag)
         if scale is not None:
-            scales = scales_of(module)
-            (scales[0] if scales else attach_scale(module)).set_(scale)
+            put_scale(module, place, scale)
 
 
 class Found(NamedTuple):
@@ -94,7 +97,6 @@ class Found(NamedTuple):
 
 def search(
     problem: Problem,
-    scale: OutputScale | None,
     form: FormName,
     draws: int,
     steps: int,
@@ -102,11 +104,7 @@ def search(
     seed: int,
     progress: bool,
 ) -> Found:
-    """All forms, and the best of them on the sequences held out; the module stays as it is.
-
-    Args:
-        scale: of the module's output, None where there can be none
-    """
+    """All forms, and the best of them on the sequences held out; the module stays as it is."""
     module, run, parts, shape = problem.module, problem.run, problem.parts, problem.shape
     copied = problem.has_copies
     if not form.startswith(("auto", "gains")):
@@ -130,7 +128,7 @@ def search(
         with enter_gains(gains):
             bases.append(Form("gains", gains, None, *_outputs(problem)))
     own = own_variance(module, run, problem.inputs, shape)
-    scalable = form != "gains" and scale is not None and hands_on(run, scale, parts[1])
+    scalable = form != "gains" and problem.scale is not None
     forms = []
     for base in bases:
         forms.append(base)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from spgru.calibration.inputs import check_observed, check_outcomes
-from spgru.calibration.problem import Problem, hands_on
+from spgru.calibration.problem import Problem
 from spgru.calibration.report import OutcomeReport, by_step
 from spgru.calibration.truth import Own, Shape, own_variance
-from spgru.nn.output_scale import OutputScale, Scale, first_moments
+from spgru.nn.output_scale import Scale, first_moments
 
 __all__ = ["Outcomes", "conformal_factor", "find_scale", "least_sequences"]
 
@@ -128,11 +128,15 @@ def conformal_factor(outcomes: Outcomes, var: Tensor, level: float, batch: int) 
     missed = shares.sum() - shares.cumsum(0)
     allowed = (1 - level) * (sequences + 1) - 1
     widest = ordered[(missed > allowed + 1e-9 * sequences).sum()]
+    if widest == 0:
+        # Outcomes that are the mean itself: every interval holds, and a factor of 0 would leave no
+        # variance to any input.
+        return torch.ones_like(widest)
     return (widest / NormalDist().inv_cdf((1 + level) / 2)).square()
 
 
 def find_scale(
-    problem: Problem, scale: OutputScale | None, y: Tensor, level: float | None, whole: bool = False
+    problem: Problem, y: Tensor, level: float | None, whole: bool = False
 ) -> tuple[Scale | None, OutcomeReport]:
     """The scale to put in place of the module's, None to leave it, and what it does.
 
@@ -140,7 +144,7 @@ def find_scale(
         whole: try factors on the whole variance alone
     """
     run, inputs, shape = problem.run, problem.inputs, problem.shape
-    if scale is None or not hands_on(run, scale, inputs):
+    if problem.scale is None:
         raise ValueError(
             f"the output of {type(problem.module).__name__} has no place for a scale; calibrate a "
             "module that returns the layer's output, without call="
@@ -156,7 +160,8 @@ def find_scale(
     )
     check_observed(fitted.y, held.y)
     found = {"plain": Scale(torch.ones(1, device=output.device)), **_fit(fitted, own, shape, whole)}
-    composed = {name: _compose(outer, scale.scale) for name, outer in found.items()}
+    inner = problem.scale.scale
+    composed = {name: _compose(outer, inner) for name, outer in found.items()}
     variances = {
         name: _with_noise(found[name], held)(held.var)
         for name, possible in composed.items()

@@ -23,7 +23,7 @@ from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
 from spgru.nn.output_scale import OutputScale, first_moments
 
-__all__ = ["Problem", "hands_on", "pose"]
+__all__ = ["Problem", "pose"]
 
 
 class Problem(NamedTuple):
@@ -39,6 +39,8 @@ class Problem(NamedTuple):
     """inputs of each, copies with noise after the sequences themselves"""
     has_copies: bool
     """as many as sequences, or none"""
+    scale: OutputScale | None
+    """of the output, None where there can be none"""
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -54,12 +56,14 @@ def pose(
     batch_dim: int | None,
     time_dim: int | None,
     seed: int,
+    scales: Sequence[OutputScale],
     perturb: float | Sequence[float] = (),
     may_be_alike: bool = False,
 ) -> Problem:
     """For the arguments see `spgru.calibrate`.
 
     Args:
+        scales: of which the first is taken that scales the output
         may_be_alike: whether all sequences may be the same, as outcomes still differ then
     """
     if not 0 < held_out < 1:
@@ -78,13 +82,19 @@ def pose(
         has_copies = all(changed for _, changed in copies)
         if has_copies:
             parts = [join(part, copy, dim) for part, (copy, _) in zip(parts, copies, strict=True)]
-    return Problem(module, run, inputs, shape, numbers, parts, has_copies)
+    scale = _scale_of_output(run, scales, parts[1])
+    return Problem(module, run, inputs, shape, numbers, parts, has_copies, scale)
 
 
-def hands_on(run: Callable[..., Any], scale: OutputScale, inputs: Sequence[Any]) -> bool:
-    """Whether what the scale gives is what `run` gives."""
-    given: list[Any] = []
-    with torch.no_grad(), enter_watching({scale: given}):
+def _scale_of_output(
+    run: Callable[..., Any], scales: Sequence[OutputScale], inputs: Sequence[Any]
+) -> OutputScale | None:
+    """The first whose result is what `run` gives."""
+    given: list[list[Any]] = [[] for _ in scales]
+    with torch.no_grad(), enter_watching(dict(zip(scales, given, strict=True))):
         output = first_moments(run(*inputs))
-    # Its variance: the mean may come from another pass (`keep_mean`).
-    return any(value.var is output.var for value in given)
+    for scale, values in zip(scales, given, strict=True):
+        # By the variance: the mean may come from another pass (`keep_mean`).
+        if any(value.var is output.var for value in values):
+            return scale
+    return None

@@ -81,18 +81,20 @@ def calibration_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def at_rest(module: nn.Module, seed: int) -> Iterator[OutputScale | None]:
-    """Within: evaluation, parameters that do not learn, and a scale to try.
+def at_rest(module: nn.Module, seed: int) -> Iterator[list[OutputScale]]:
+    """Within: evaluation, parameters that do not learn, and scales to try.
 
-    Afterwards everything is as it was, a scale included that the module did not have.
+    The last of them is new, and that of the module's own output, if it has none and is no layer.
+    Afterwards everything is as it was, without the new one.
     """
     training = {child: child.training for child in module.modules()}
     learning = {parameter: parameter.requires_grad for parameter in module.parameters()}
     scales = scales_of(module)
-    is_new = not scales and not isinstance(module, Layer)
+    has_own = isinstance(module._modules.get(CHILD), OutputScale)
+    is_new = not has_own and not isinstance(module, Layer)
     try:
         if is_new:
-            scales = [attach_scale(module)]
+            scales.append(attach_scale(module))
         module.eval()
         module.requires_grad_(False)
         with ExitStack() as stack:
@@ -101,7 +103,7 @@ def at_rest(module: nn.Module, seed: int) -> Iterator[OutputScale | None]:
             # Modules with real dropout, or a random part of their own, draw from here.
             stack.enter_context(torch.random.fork_rng())
             torch.manual_seed(seed)
-            yield scales[0] if len(scales) == 1 else None
+            yield scales
     finally:
         if is_new:
             detach_scale(module)

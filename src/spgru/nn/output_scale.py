@@ -17,8 +17,8 @@ from spgru.nn.contexts import at_mean
 from spgru.nn.layer import layers_of
 
 __all__ = [
-    "CHILD", "OutputScale", "Scale", "attach_scale", "detach_scale", "first_moments", "scales_of",
-    "uncalibrated", "with_plain_mean",
+    "CHILD", "OutputScale", "Scale", "attach_scale", "detach_scale", "first_moments", "put_scale",
+    "scales_of", "uncalibrated", "with_plain_mean",
 ]  # fmt: skip
 
 CHILD = "output_scale"
@@ -226,6 +226,12 @@ def attach_scale(module: nn.Module) -> OutputScale:
     module.add_module(CHILD, scale)
     module.register_forward_hook(_scale, with_kwargs=True)
     return scale
+
+
+def put_scale(module: nn.Module, place: OutputScale | None, scale: Scale) -> None:
+    """Put it where it was tried, or on the module's own output if that is not there any more."""
+    is_there = any(one is place for one in scales_of(module))
+    (place if place is not None and is_there else attach_scale(module)).set_(scale)
 
 
 def detach_scale(module: nn.Module) -> None:
