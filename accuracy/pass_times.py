@@ -3,7 +3,10 @@
     python accuracy/pass_times.py RUN ... --device cuda
 
 RUN is a folder of `spgru train`, calibrated by `spgru reproduce`, or the name of a network that
-comes with the package. Within `spgru.frozen`, 30 sequences of ten frames.
+comes with the package; "untrained" is the network of the controlled study at the size of the paper
+before any training, with a gain on every matrix and factors by level, whose time does not depend on
+what the numbers are. Within `spgru.frozen`, 30 sequences of ten frames. The plain form is timed
+twice: how far that ratio is from 1 is the error of the other.
 """
 
 from __future__ import annotations
@@ -17,13 +20,19 @@ from pathlib import Path
 import torch
 from common import save
 from safetensors.torch import load_file
+from torch import nn
 
 import spgru
 from calibration import pass_times
+from spgru import studies
 from spgru.calibration import is_calibrated, load_calibration
+from spgru.models import build
+from spgru.nn.layer import layers_of
+from spgru.nn.output_scale import Scale
 from spgru.reporting.markdown import table
 from spgru.studies.calibrated import FILE
 from spgru.training import load_model
+from spgru.training.config import load_config
 
 
 def main() -> None:
@@ -37,7 +46,7 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = True
     rows = []
     for run in arguments.runs:
-        model = load_model(run).model
+        model = _untrained() if run == "untrained" else load_model(run).model
         kept = Path(run, FILE)
         if kept.is_file():
             load_calibration(model, {**model.state_dict(), **load_file(kept)})
@@ -48,11 +57,28 @@ def main() -> None:
         spgru.uncalibrate(plain)
         shape = (10, arguments.sequences, model.config.height, model.config.width)
         frames = torch.rand(shape, device=arguments.device)
-        found = pass_times({"plain": plain, "calibrated": model}, frames)
-        ratio = round(found["calibrated"] / found["plain"], 3)
-        rows.append({"network": Path(run).name, **found, "ratio": ratio})
+        models = {"plain": plain, "calibrated": model, "plain again": copy.deepcopy(plain)}
+        found = pass_times(models, frames)
+        ratios = {
+            f"{name} / plain": round(found[name] / found["plain"], 3) for name in list(models)[1:]
+        }
+        rows.append({"network": Path(run).name, **found, **ratios})
         save("pass_times", shlex.join(["python", *sys.argv]), rows, arguments.output)
     print(table(list(rows[0]), [list(row.values()) for row in rows]))
+
+
+def _untrained() -> nn.Module:
+    """The network of the controlled study as it is built, with the largest form of calibration."""
+    torch.manual_seed(0)
+    path = Path(studies.__file__).parent / "configs" / "paper" / "controlled_sp_gru.yaml"
+    model = build(load_config(path).model)
+    for _, layer in layers_of(model):
+        specs = {name: weight.spec for name, weight in layer.weights().items()}
+        gained = {name: spec.shape[0] for name, spec in specs.items() if spec.gain is not None}
+        layer.set_gains_({name: torch.full((rows,), 1.3) for name, rows in gained.items()})
+    by_step = torch.ones(10)
+    model.pixel_scale.set_(Scale(1.1 * by_step, 0.1 * by_step, low=1e-9 * by_step, high=by_step))
+    return model
 
 
 if __name__ == "__main__":
