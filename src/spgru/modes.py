@@ -144,7 +144,21 @@ def _without(stacks: _Stacks, states: Mapping[nn.Module, Any]) -> _Stacks:
 def weight_mode(layer: nn.Module) -> WeightMode | None:
     """How the weights of this layer are to be taken; None for their moments."""
     stacks = _traced.weights if torch.compiler.is_compiling() else _weights.get()
-    return stacks[layer][-1] if layer in stacks else None
+    if layer in stacks:
+        mode: WeightMode = stacks[layer][-1]
+        return mode
+    if stacks:
+        _refuse_unfollowed(layer, stacks)
+    return None
+
+
+def _refuse_unfollowed(layer: nn.Module, stacks: _Stacks) -> None:
+    """Where sources are followed, weights that are not among them would pass for noise."""
+    if any(isinstance(modes[-1], Responding) for modes in stacks.values()):
+        raise RuntimeError(
+            f"{type(layer).__name__} has random weights and runs, but is no part of the module "
+            "that was passed; pass the module that holds all layers, and what to call by function="
+        )
 
 
 def records_of(layer: nn.Module) -> tuple[list[Record], ...]:

@@ -17,7 +17,7 @@ from spgru.modes import (
     enter_recording,
     enter_weights,
 )
-from spgru.nn.layer import layers_of
+from spgru.nn.layer import layers_of, refresh_weights
 
 __all__ = ["at_mean", "frozen", "recording", "sampling", "shared_weights"]
 
@@ -33,6 +33,7 @@ def sampling(
     layers counts. Outputs are certain: one sample of the network that the moments describe.
     """
     with torch.no_grad():
+        refresh_weights(module)
         modes: dict[nn.Module, WeightMode] = {
             layer: Drawn(
                 generator,

@@ -81,7 +81,7 @@ class Embedding(Layer):
         rows = self._once(("weight", ""), self._rows)
         if isinstance(weight_mode(self), Responding):
             # The same by a product, whose uses can be followed.
-            output = rows(F.one_hot(input, self.num_embeddings).to(rows.weight.dtype))
+            output = rows(F.one_hot(input.long(), self.num_embeddings).to(rows.weight.dtype))
         elif rows.weight_var is None:
             output = self._look_up(input, rows.weight)
         else:

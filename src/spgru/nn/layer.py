@@ -242,6 +242,15 @@ def layers_of(module: nn.Module) -> Iterator[tuple[str, Layer]]:
             yield name, child
 
 
+def refresh_weights(module: nn.Module) -> None:
+    """Compute what hooks of `torch.nn.utils` (pruning, weight_norm, spectral_norm) compute before
+    every call: who reads weights without one would get those of the last call."""
+    for _, layer in layers_of(module):
+        for hook in layer._forward_pre_hooks.values():
+            if type(hook).__module__.startswith("torch.nn.utils."):
+                hook(layer, ())
+
+
 def _tapped(mode: Responding, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
     """The map that tells of its uses, made once."""
     if names not in mode.kept:
