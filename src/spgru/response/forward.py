@@ -50,7 +50,8 @@ _TENSOR: Any = object()
 
 def flatten(value: Any) -> Tree:
     leaves, spec = pytree.tree_flatten(value)
-    tensors = [leaf for leaf in leaves if _has_tangent(leaf)]
+    # Expanded tensors, such as one initial state for all sequences, cannot take tangents.
+    tensors = [leaf.contiguous() for leaf in leaves if _has_tangent(leaf)]
     return Tree(tensors, [_TENSOR if _has_tangent(leaf) else leaf for leaf in leaves], spec)
 
 

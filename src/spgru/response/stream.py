@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from spgru.calibration.state import uncalibrated
 from spgru.moments import Moments
@@ -36,6 +38,8 @@ class StreamState(NamedTuple):
     """(directions, *shape) of every tensor in it"""
     step: int
     """how many there were"""
+    directions: tuple[int, int, str]
+    """what the tangents go along: seed, number of random ones, and which were learned"""
 
 
 class Stream:
@@ -91,14 +95,15 @@ class Stream:
             self._weights = weights_of(module)
             self._directions = draw_directions(self._weights, directions, seed)
             self._maps = maps_of(self._weights, self._directions)
-        # A layer alone adds no noise: there is no need to look for it.
-        self._may_add_noise = not isinstance(module, Layer) or module.training
+        self._is_own_step = function is None
+        self._learned = ""
 
     def step(self, x_t: Any, state: Any = None) -> tuple[Any, StreamState]:
         """One time step.
 
         Args:
-            x_t: what the step takes, Tensor or Moments
+            x_t: what the step takes, Tensor or Moments, sequences in the first dimension unless
+                there is one dimension only and the output has one only
             state: what the last call returned; at the start None, or a state of the module, whose
                 Moments then count as uncertain and independent
 
@@ -115,14 +120,14 @@ class Stream:
             for k, (var, way) in pushed.noises.items():
                 ways[k], own[k] = ways[k] - way, var
             y = pytree.tree_map(
-                lambda *parts: self._with_variance(_is_batched(x_t), *parts),
+                lambda *parts: self._with_variance(_sequence_dims(x_t), *parts),
                 output, pushed.values.filled(ways)[0], pushed.values.filled(own)[0],
                 is_leaf=_is_moments,
             )  # fmt: skip
             count = len(flatten(value).tensors)
             tangents = pushed.tangents[len(pushed.tangents) - count :]
             step = state.step + 1 if isinstance(state, StreamState) else 1
-            return y, StreamState(value, tangents, step)
+            return y, StreamState(value, tangents, step, self._key)
 
     def __call__(
         self, x: Tensor | Moments, state: Any = None, time_dim: int | None = None
@@ -138,7 +143,7 @@ class Stream:
         Returns:
             the outputs along time, and the state after them
         """
-        dim = _time_dim(self._module, x) if time_dim is None else time_dim
+        dim = self._check_time(x, time_dim)
         outputs = []
         for x_t in x.unbind(dim):
             y, state = self.step(x_t, state)
@@ -161,13 +166,22 @@ class Stream:
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
-        dim = _time_dim(self._module, x) if time_dim is None else time_dim
+        dim = self._check_time(x, time_dim)
         with self._running():
             found = principal_directions(
                 self._weights, self._call, list(x.unbind(dim)), count, self._seed
             )
             self._directions = draw_directions(self._weights, self._count, self._seed, found)
             self._maps = maps_of(self._weights, self._directions)
+            self._learned = sha256(found.cpu().numpy().tobytes()).hexdigest()
+
+    @property
+    def _device(self) -> str:
+        return self._directions.fresh.device.type
+
+    @property
+    def _key(self) -> tuple[int, int, str]:
+        return self._seed, self._count, self._learned
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -176,10 +190,18 @@ class Stream:
         with ExitStack() as stack:
             for block in (
                 torch.inference_mode(False), torch.no_grad(), uncompiled(),
-                uncalibrated(self._module),
+                uncalibrated(self._module), torch.autocast(self._device, enabled=False),
             ):  # fmt: skip
                 stack.enter_context(block)
             yield
+
+    def _check_time(self, x: Any, time_dim: int | None) -> int:
+        if not isinstance(x, (Tensor, Moments)) or isinstance(x.mean, PackedSequence):
+            raise TypeError(
+                f"x must be a Tensor or Moments along time, got {type(x).__name__}; run other "
+                "inputs step by step with `step`"
+            )
+        return _time_dim(self._module, x) if time_dim is None else time_dim
 
     def _push(self, x_t: Any, state: Any) -> Pushed:
         goes_on = isinstance(state, StreamState)
@@ -188,7 +210,7 @@ class Stream:
         generator = torch.Generator(fresh.device).manual_seed(self._seed * 1_000_003 + number + 1)
         if goes_on:
             args, value_ways = flatten((x_t, state.value)), state.tangents
-            if any(len(way) != len(fresh) for way in value_ways):
+            if state.directions != self._key:
                 raise ValueError(
                     "state has other directions than this stream (it is that of another one, or "
                     "`learn` was called since); begin with state=None"
@@ -202,7 +224,9 @@ class Stream:
             if found is not None:
                 return found
         noises = {}
-        if self._may_add_noise:
+        # A layer alone adds no noise but by dropout: there is no need to look for it.
+        is_alone = self._is_own_step and isinstance(self._module, Layer)
+        if not is_alone or self._module.training:
             noises = find_noises(self._weights.values, self._call, args.filled(args.tensors))
         return push(
             self._weights, self._call, self._directions, args, ways, noises, generator, self._maps
@@ -221,13 +245,15 @@ class Stream:
 
         return flatten(pytree.tree_map(begin, value, is_leaf=_is_moments)).tensors
 
-    def _with_variance(self, batched: bool, output: Any, way: Any, own: Any) -> Any:
+    def _with_variance(self, dims: int, output: Any, way: Any, own: Any) -> Any:
         if not isinstance(output, Moments):
             return output
         learned = len(way.mean) - self._count
         exact, drawn = way.mean[:learned].square().sum(0), way.mean[learned:].square().sum(0)
         if self._shape == "closed":
-            var = with_shape(exact, drawn, output.var - own.mean, self._count, 1 if batched else 0)
+            # (B,) to (B, H) has a batch; (I,) to (H,) has none.
+            start = 1 if dims == 1 < output.ndim else dims - 1
+            var = with_shape(exact, drawn, output.var - own.mean, self._count, start)
         else:
             var = exact + drawn
         return Moments(output.mean, var + own.mean)
@@ -237,9 +263,10 @@ def _is_moments(value: Any) -> bool:
     return isinstance(value, Moments)
 
 
-def _is_batched(x_t: Any) -> bool:
+def _sequence_dims(x_t: Any) -> int:
+    """2 of a step (B, ...), 1 of one with a single dimension, which may be either."""
     first = flatten(x_t).tensors
-    return not first or first[0].ndim > 1
+    return 1 if first and first[0].ndim == 1 else 2
 
 
 def _pair(result: Any) -> tuple[Any, Any]:
