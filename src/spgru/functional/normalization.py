@@ -34,6 +34,7 @@ from torch import Tensor
 
 from spgru.functional import algebra
 from spgru.functional.precision import at_least_float32
+from spgru.functional.remainder import note_remainder
 from spgru.moments import Moments
 
 __all__ = ["batch_norm", "layer_norm", "normalize_features"]
@@ -73,7 +74,10 @@ def normalize_features(x: Any, normalized_shape: Sequence[int], eps: float = 1e-
     second = c * spread - 2 / n * b
     # Where a single uncertain entry decides about S, the second order may exceed the first.
     var = torch.where(second < -first / 2, first / 2, first + second)
-    return Moments(a * (1 + 0.375 * spread) - k / 2, var)
+    result = Moments(a * (1 + 0.375 * spread) - k / 2, var)
+    # What sum_j (da_i / dm_j)^2 v_j leaves; da_i / dm_j = (1[i = j] - (1 + a_i a_j) / N) / sqrt s.
+    note_remainder(result, var - (c - a * k + a**2 / n * average(a**2 * r)))
+    return result
 
 
 def layer_norm(

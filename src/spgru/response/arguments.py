@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from spgru.moments import Moments
+from spgru.response.observed import data_of, with_data
 from spgru.response.sequences import Layout, candidates, single
 
 __all__ = ["Inputs", "Outputs", "Source"]
@@ -36,7 +37,9 @@ class Inputs:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], create_graph: bool = False
     ) -> None:
         leaves, self._tree = pytree.tree_flatten((args, dict(kwargs)), is_leaf=_is_value)
-        count = sum(isinstance(leaf, Moments) for leaf in leaves)
+        known: dict[tuple[int, int], tuple[Moments, Moments]] = {}
+        """uncertain and certain, by what they were made of: the same twice is one source"""
+        count = len({_key(leaf) for leaf in leaves if isinstance(leaf, Moments)})
         self.sources: list[Source] = []
         self._uncertain: list[Any] = []
         self._certain: list[Any] = []
@@ -48,21 +51,36 @@ class Inputs:
                 self._certain.append(leaf)
                 self._tensors += [leaf] if isinstance(leaf, Tensor) else []
                 continue
-            mean = _data(leaf.mean)
-            mean = (mean if create_graph else mean.detach()).clone().requires_grad_()
-            var = _data(leaf.var).clone()
-            number = len(self.sources)
-            self.sources.append(Source("input" if count == 1 else f"input {number}", mean, var))
-            self._uncertain.append(_like(leaf, mean, var))
-            self._certain.append(
-                _like(leaf, mean if create_graph else mean.detach(), torch.zeros_like(mean))
-            )
-            self._tensors.append(mean)
+            if _key(leaf) not in known:
+                mean = data_of(leaf.mean)
+                mean = (mean if create_graph else mean.detach()).clone().requires_grad_()
+                var = data_of(leaf.var).clone()
+                number = len(self.sources)
+                self.sources.append(Source("input" if count == 1 else f"input {number}", mean, var))
+                shown = mean if create_graph else mean.detach()
+                sure = _like(leaf, shown, torch.zeros_like(mean))
+                known[_key(leaf)] = _like(leaf, mean, var), sure
+                self._tensors.append(mean)
+            uncertain, sure = known[_key(leaf)]
+            self._uncertain.append(uncertain)
+            self._certain.append(sure)
+        if any(tensor.ndim and not len(tensor) for tensor in self._tensors):
+            raise ValueError("an input is empty; pass at least one sequence and step")
+        self._versions = [tensor._version for tensor in self._tensors]
 
     def call(self, function: Callable[..., Any], certain: bool) -> Any:
         leaves = self._certain if certain else self._uncertain
         args, kwargs = pytree.tree_unflatten(leaves, self._tree)
         return function(*args, **kwargs)
+
+    def check_unchanged(self) -> None:
+        """That the first call has left what the second one gets."""
+        for tensor, version in zip(self._tensors, self._versions, strict=True):
+            if tensor._version != version:
+                raise RuntimeError(
+                    "the module changes its input in place, and would run on the result when it "
+                    "runs again; write x = x * s in place of x *= s"
+                )
 
     def sizes(self, first: int) -> list[int]:
         """Numbers of sequences that the inputs may hold, the likeliest first."""
@@ -86,8 +104,12 @@ class Outputs:
                 "the module returned no Moments, whose variance could be replaced; return those of "
                 "its last layer"
             )
-        self.means = [_data(moments.mean) for moments in self._moments]
-        self.closed_variances = [_data(moments.var) for moments in self._moments]
+        if any(data_of(moments.mean).numel() == 0 for moments in self._moments):
+            raise ValueError(
+                "the module returned Moments without entries; pass at least one sequence and step"
+            )
+        self.means = [data_of(moments.mean) for moments in self._moments]
+        self.closed_variances = [data_of(moments.var) for moments in self._moments]
 
     @property
     def _batch_sizes(self) -> list[Tensor | None]:
@@ -116,7 +138,7 @@ class Outputs:
     def filled(self, values: Sequence[Tensor]) -> Any:
         """The structure of the result with these values for `Moments`."""
         found = iter(values)
-        return self._rebuild(lambda moments: _like_data(moments.mean, next(found)))
+        return self._rebuild(lambda moments: with_data(moments.mean, next(found)))
 
     def summed(self, parts: Iterable[Sequence[Tensor]]) -> list[Tensor]:
         """The sum of all parts, 0 where there are none, for each of `Moments`."""
@@ -136,22 +158,25 @@ class Outputs:
         return self._rebuild(replace)
 
     def _rebuild(self, replace: Callable[[Moments], Any]) -> Any:
-        leaves = [replace(leaf) if isinstance(leaf, Moments) else leaf for leaf in self._leaves]
+        def rebuilt(leaf: Any) -> Any:
+            if isinstance(leaf, Moments):
+                return replace(leaf)
+            # Tensors beside Moments would keep the graph of the whole pass alive.
+            if self._create_graph or not isinstance(leaf, (Tensor, PackedSequence)):
+                return leaf
+            return with_data(leaf, data_of(leaf).detach())
+
+        leaves = [rebuilt(leaf) for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._tree)
+
+
+def _key(moments: Moments) -> tuple[int, int]:
+    return id(moments.mean), id(moments.var)
 
 
 def _is_value(value: Any) -> bool:
     return isinstance(value, (Moments, PackedSequence))
 
 
-def _data(part: Any) -> Tensor:
-    data: Tensor = part.data if isinstance(part, PackedSequence) else part
-    return data
-
-
-def _like_data(part: Any, data: Tensor) -> Any:
-    return part._replace(data=data) if isinstance(part, PackedSequence) else data
-
-
 def _like(moments: Moments, mean: Tensor, var: Tensor) -> Moments:
-    return Moments(_like_data(moments.mean, mean), _like_data(moments.var, var))
+    return Moments(with_data(moments.mean, mean), with_data(moments.var, var))

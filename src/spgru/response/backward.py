@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spgru.response.arguments import Source
+from spgru.response.arguments import Outputs, Source
 from spgru.response.contraction import (
     Gradients,
     Summed,
@@ -76,17 +76,17 @@ class Backward:
         tape: uses of weights
         inputs: uncertain inputs
         noises: what the module adds
-        outputs: the means that are differentiated
+        result: of the module, whose means are differentiated
         memory: bytes that gradients may take at a time
     """
 
     def __init__(
         self, tape: Tape, inputs: Sequence[Source], noises: Sequence[Noise],
-        outputs: Sequence[Tensor], memory: int,
+        result: Outputs, memory: int,
     ) -> None:  # fmt: skip
         self._tape, self._memory = tape, memory
-        self._outputs = outputs
-        self._reached = [k for k, output in enumerate(outputs) if output.requires_grad]
+        self._outputs, self._closed = result.means, result.closed_variances
+        self._reached = [k for k, output in enumerate(self._outputs) if output.requires_grad]
         self._targets: list[Tensor] = []
         for scans in tape.scans.values():
             scans[0].prepare()
@@ -121,7 +121,7 @@ class Backward:
     def _variances(self, layout: Layout) -> dict[str, Tensor]:
         if not self._reached:
             return {}
-        seeds = layout.seeds(self._outputs)
+        seeds = layout.seeds(self._outputs, self._closed)
         found: list[dict[str, Tensor]] = []
         places: _Places | None = None
         start = 0

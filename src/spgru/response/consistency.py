@@ -22,7 +22,7 @@ from torch import nn
 
 from spgru.calibration.state import uncalibrated
 from spgru.response.arguments import Inputs
-from spgru.response.respond import check_module, follow, uncompiled
+from spgru.response.respond import check_module, check_numbers, follow, uncompiled
 
 __all__ = ["consistent_gain"]
 
@@ -53,6 +53,7 @@ def consistent_gain(
     Args:
         module, inputs, batch_dim, memory, function, options: those of `respond`
     """
+    check_numbers(memory=memory, batch_dim=0 if batch_dim is None else batch_dim)
     check_module(module, "consistent_gain")
     call = module if function is None else function
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spgru.modes import Responding, enter_weights
 from spgru.moments import Moments
-from spgru.nn.layer import layers_of
+from spgru.nn.layer import layers_of, refresh_weights
 
 __all__ = ["Directions", "ModuleWeights", "draw_directions", "new_source", "taking", "weights_of"]
 
@@ -50,6 +50,7 @@ class Directions(NamedTuple):
 
 def weights_of(module: nn.Module) -> ModuleWeights:
     """Copies."""
+    refresh_weights(module)
     return ModuleWeights(
         {
             layer: {

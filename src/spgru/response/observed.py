@@ -6,13 +6,24 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from spgru.moments import Moments, unobserved
 from spgru.recurrent import Trajectory
 
-__all__ = ["NOTHING", "UNSTEADY", "Repetition", "certain", "each", "made_again"]
+__all__ = [
+    "NOTHING", "UNSTEADY", "Repetition", "certain", "check_known", "data_of", "each", "made_again",
+    "with_data",
+]  # fmt: skip
 
 NOTHING: Any = object()
+
+FOREIGN = (
+    "Moments with a variance reach a layer though they were neither passed to the call nor made in "
+    "it (captured by a closure, kept as an attribute, or inside an object that is no tuple, list "
+    "or dict); pass them as arguments, so that they count as a source"
+)
 
 UNSTEADY = (
     "the module did not do the same when it was run again with certain weights, so the noise that "
@@ -20,8 +31,19 @@ UNSTEADY = (
 )
 
 
+def data_of(part: Any) -> Tensor:
+    """A tensor, or the rows of a packed one."""
+    data: Tensor = part.data if isinstance(part, PackedSequence) else part
+    return data
+
+
+def with_data(part: Any, data: Tensor) -> Any:
+    """`part` with other numbers."""
+    return part._replace(data=data) if isinstance(part, PackedSequence) else data
+
+
 def certain(moments: Moments) -> Moments:
-    return Moments(moments.mean, torch.zeros_like(moments.var))
+    return Moments(moments.mean, with_data(moments.var, torch.zeros_like(data_of(moments.var))))
 
 
 def made_again(result: Any) -> Any:
@@ -42,6 +64,21 @@ def each(result: Any, change: Callable[[Moments], Moments]) -> Any:
     return result
 
 
+def check_known(args: Any, is_foreign: Callable[[Moments], bool]) -> None:
+    """Refuse Moments that no source accounts for among the arguments of an operation."""
+
+    def check(moments: Moments) -> Moments:
+        if is_foreign(moments):
+            raise RuntimeError(FOREIGN)
+        return moments
+
+    each(args, check)
+
+
+def _is_uncertain(moments: Moments) -> bool:
+    return bool(data_of(moments.var).any())
+
+
 class Repetition:
     """Base of observers of a second pass, in which what is known is certain.
 
@@ -54,6 +91,8 @@ class Repetition:
         self._made, self._results = iter(made), iter(results)
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        # All that was passed or made is certain by now.
+        check_known(args, _is_uncertain)
         # What is certain stays so, and the means are those of the first pass: known already.
         result = next(self._results, NOTHING)
         if result is NOTHING:

@@ -56,7 +56,9 @@ def respond(
     Calibration (`spgru.calibrate`) is left out: its gains stand for the same covariance.
 
     Noise is found whatever way the module adds it: `Moments(y.mean, y.var + s)`, the sum with
-    `Moments` of its own, dropout. Every entry of such moments counts as a source of its own.
+    `Moments` of its own, dropout. Every entry of such moments counts as a source of its own. Its
+    variance must follow from means: what a module makes of variances (twice `y.var`, the larger of
+    `y.var` and a floor) is not seen as such.
 
     It costs the module's pass with gradients, a pass without, and one backward pass for all outputs
     of a sequence at once; sequences of a batch are differentiated together.
@@ -88,8 +90,7 @@ def respond(
         the structure that the module returns, in which all `Moments` have the closed-form mean and
         this variance; with `sources` also a dict of such structures, with tensors for `Moments`
     """
-    if memory <= 0:
-        raise ValueError(f"memory must be a positive number of bytes, got {memory}")
+    check_numbers(memory=memory, gain=gain, batch_dim=0 if batch_dim is None else batch_dim)
     if not (gain > 0 and math.isfinite(gain)):
         raise ValueError(f"gain must be positive and finite, got {gain}; 1 changes nothing")
     check_module(module, "respond")
@@ -97,9 +98,11 @@ def respond(
     # Gains and scales stand for what the response computes: with both it would count twice.
     with torch.inference_mode(False), torch.enable_grad(), uncompiled(), uncalibrated(module):
         given = Inputs(inputs, options, create_graph)
+        rewind = _rewinding(module)
         found = follow(module, call, given, gain, batch_dim, create_graph, memory)
         means, parts = found.result.means, found.by_source()
         if gain != 1:
+            rewind()
             with torch.set_grad_enabled(create_graph):
                 means = Outputs(given.call(call, certain=False), create_graph).means
                 pairs = zip(found.result.means, means, strict=True)
@@ -134,15 +137,18 @@ def follow(
     memory: int,
 ) -> Followed:
     """Follow every source through the module; with gradients enabled, and without calibration."""
+    rewind = _rewinding(module)
     with _gained(module, gain), closing(Tape(module, create_graph)) as tape:
         with tape.first_pass():
             result = Outputs(given.call(call, certain=False), create_graph)
+        given.check_unchanged()
         noises: list[Noise] = []
+        rewind()
         with tape.second_pass(noises):
             given.call(call, certain=True)
         first = _batch_dim(module) if batch_dim is None else batch_dim
         sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
-        backward = Backward(tape, given.sources, noises, result.means, memory)
+        backward = Backward(tape, given.sources, noises, result, memory)
         return Followed(result, *backward.variances(result.layouts(sizes, first)))
 
 
@@ -172,6 +178,33 @@ def uncompiled() -> AbstractContextManager[Any]:
     return stance
 
 
+def _rewinding(module: nn.Module) -> Callable[[], None]:
+    """A function that sets random numbers back to where they are now, so that every pass of a
+    module in training has the same masks."""
+    device = next(layers_of(module))[1]._like.device
+    before = torch.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def rewind() -> None:
+        torch.set_rng_state(before)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu, device)
+
+    return rewind
+
+
+def check_numbers(memory: Any, **others: Any) -> None:
+    """That what `respond` takes itself is not an argument of the module by the same name."""
+    for name, value in {"memory": memory, **others}.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(
+                f"{name} must be a number, got {type(value).__name__}; an argument of the module "
+                f"that is called {name} goes in by function=lambda x: module(x, {name}=...)"
+            )
+    if memory <= 0:
+        raise ValueError(f"memory must be a positive number of bytes, got {memory}")
+
+
 def _batch_dim(module: nn.Module) -> int:
     """The likeliest dimension of the sequences."""
     layers = [layer for layer in module.modules() if isinstance(layer, Recurrent)]
@@ -194,6 +227,7 @@ def check_module(module: nn.Module, what: str) -> None:
         raise ValueError(
             f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
         )
+    owners: dict[int, str] = {}
     for name, layer in layers.items():
         where = f"{name or 'the module'} ({type(layer).__name__})"
         if weight_mode(layer) is not None:
@@ -216,3 +250,10 @@ def check_module(module: nn.Module, what: str) -> None:
                 f"{where} has weights of {layer._like.dtype}, too coarse for squares of gradients; "
                 "use module.float()"
             )
+        for weight, parameter in layer.named_parameters(name, recurse=False):
+            other = owners.setdefault(id(parameter), weight)
+            if other != weight:
+                raise ValueError(
+                    f"{weight} and {other} are one Parameter, which {what} would take for two "
+                    "independent weights; use one module in both places"
+                )

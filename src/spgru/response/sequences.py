@@ -53,12 +53,22 @@ class Layout(NamedTuple):
             grads.append(grad.view(-1, *output.shape))
         return grads
 
-    def seeds(self, like: Sequence[Tensor]) -> list[Tensor]:
-        """(1 + digits, *shape) for each output; see `find_sequences`."""
+    def seeds(self, like: Sequence[Tensor], variances: Sequence[Tensor]) -> list[Tensor]:
+        """(1 + digits, *shape) for each output; see `find_sequences`.
+
+        Args:
+            variances: of the outputs, by which every sequence counts in units of its own spread
+        """
         generator = torch.Generator().manual_seed(0)
         weights = 0.5 + torch.rand(self.slots, generator=generator)
         # Others for every sequence: what is subtracted from one and added to another would cancel.
         factors = 0.5 + torch.rand(self.sequences, generator=generator)
+        # What large sequences pass on to small ones must not go unnoticed.
+        totals = like[0].new_zeros(self.sequences)
+        for sequence, var in zip(self.sequence, variances, strict=True):
+            totals = totals.index_add(0, sequence, var.detach().to(totals).flatten())
+        is_known = (totals > 0) & totals.isfinite()
+        factors = factors.to(totals) * torch.where(is_known, totals, 1).rsqrt()
         grads = []
         for sequence, slot, output in zip(self.sequence, self.slot, like, strict=True):
             rows = [weights.to(output)[slot] * factors.to(output)[sequence]]

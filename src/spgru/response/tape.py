@@ -22,10 +22,28 @@ from spgru.functional.remainder import Remainder, noting_remainders
 from spgru.functional.tapped import tapped_product
 from spgru.modes import Responding, WeightMode, enter_weights
 from spgru.moments import Moments, observing, unobserved
-from spgru.nn.layer import Layer, layers_of
-from spgru.response.observed import NOTHING, UNSTEADY, Repetition, certain, made_again
+from spgru.nn.layer import Layer, layers_of, refresh_weights
+from spgru.response.observed import (
+    NOTHING,
+    UNSTEADY,
+    Repetition,
+    certain,
+    check_known,
+    data_of,
+    made_again,
+    with_data,
+)
 
 __all__ = ["Noise", "Sums", "Tape", "Use"]
+
+_CUT = (
+    "a variance goes on whose mean was detached, or computed under torch.no_grad(), so the "
+    "response to what caused it cannot be followed; call respond on code that does neither"
+)
+_CHANGED = (
+    "a mean was changed in place after it was computed (*=, clamp_, ...), and so cannot be "
+    "differentiated by; write mean = mean * s in place of mean *= s"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +61,7 @@ class WeightTap:
         return self.tape.create_graph
 
     def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
+        check_known(x, _has_no_history)
         x_mean, x_var = (x, None) if isinstance(x, Tensor) else x
         if self.tape.create_graph or not isinstance(affine.product, Matrix):
             with unobserved():
@@ -152,6 +171,7 @@ class Tape:
         self.weights: dict[str, Moments] = {}
         """by their dotted names"""
         self.notes = _Notes()
+        refresh_weights(module)
         for path, layer in self.layers.items():
             for name in layer.weights():
                 moments = layer.weight_moments(name)
@@ -181,6 +201,8 @@ class Tape:
     @contextmanager
     def second_pass(self, noises: list[Noise]) -> Iterator[None]:
         """Adds to `noises` what it finds."""
+        if any(made.mean._version != made.version for made in self.notes.made):
+            raise RuntimeError(_CHANGED)
         second = _Second(self.notes, noises)
         graph = torch.set_grad_enabled(self.create_graph)
         with self._responding(certain, None), graph, observing(second):
@@ -210,40 +232,53 @@ class Tape:
         return make
 
 
+class _Made(NamedTuple):
+    """Moments of the first pass."""
+
+    mean: Tensor
+    """by which outputs are differentiated; of packed ones the rows"""
+    version: int
+    """by which changes in place are noticed"""
+    begins: bool
+    """whether the mean had no history though there was a variance"""
+
+
 @dataclass(slots=True, eq=False)
 class _Notes:
     """What the first pass leaves to the second, in the order of the computation."""
 
-    made: list[tuple[Tensor, Tensor] | None] = field(default_factory=list)
-    """mean and variance of all moments, None for packed ones"""
+    made: list[_Made] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     """of all operations"""
 
 
+def _has_no_history(moments: Moments) -> bool:
+    """Whether it is uncertain and nothing that was made or passed."""
+    return not data_of(moments.mean).requires_grad and bool(data_of(moments.var).any())
+
+
 class _First:
-    """Notes all moments, and gives those that may have noise of their own a mean of their own."""
+    """Notes all moments, and gives them means of their own.
+
+    Noise may be found at any of them, and has the gradient by what is made of these moments alone,
+    not by all that is made of a mean that others were made with too.
+    """
 
     def __init__(self, notes: _Notes) -> None:
         self._notes = notes
-        self._owners: dict[int, Tensor] = {}
-        """variances by the id of the mean that they were made with"""
 
     def made(self, moments: Moments) -> None:
-        mean, var = moments.mean, moments.var
-        if not isinstance(mean, Tensor):  # packed
-            self._notes.made.append(None)
-            return
-        if not mean.requires_grad:
-            if bool(var.any()):
-                mean = mean.detach().requires_grad_()
-                object.__setattr__(moments, "mean", mean)
-        elif self._owners.get(id(mean), var) is not var:
+        mean = data_of(moments.mean)
+        begins = _has_no_history(moments)
+        if begins:
+            mean = mean.detach().requires_grad_()
+        elif mean.requires_grad:
             mean = mean.view_as(mean)
-            object.__setattr__(moments, "mean", mean)
-        self._notes.made.append((mean, var))  # which also keeps the id
-        self._owners[id(mean)] = var
+        object.__setattr__(moments, "mean", with_data(moments.mean, mean))
+        self._notes.made.append(_Made(mean, mean._version, begins))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
+        check_known(args, _has_no_history)
         with unobserved():
             result = function(*args, **options)
         self._notes.results.append(result)
@@ -259,17 +294,18 @@ class _Second(Repetition):
 
     def made(self, moments: Moments) -> None:
         before = next(self._made, NOTHING)
-        if before is None and not isinstance(moments.mean, Tensor):
-            return
-        if before is None or before is NOTHING or before[0].shape != moments.mean.shape:
+        if before is NOTHING or before.mean.shape != data_of(moments.mean).shape:
             raise RuntimeError(UNSTEADY)
-        mean = before[0]
-        if bool(moments.var.any()):
+        mean, var = before.mean, data_of(moments.var)
+        if bool(var.any()):
             if not mean.requires_grad:
                 raise RuntimeError(UNSTEADY)
-            self._noises.append(Noise(mean, moments.var))
-        object.__setattr__(moments, "mean", mean if torch.is_grad_enabled() else mean.detach())
-        object.__setattr__(moments, "var", torch.zeros_like(mean))
+            self._noises.append(Noise(mean, var))
+        elif before.begins:
+            raise RuntimeError(_CUT)
+        shown = mean if torch.is_grad_enabled() else mean.detach()
+        object.__setattr__(moments, "mean", with_data(moments.mean, shown))
+        object.__setattr__(moments, "var", with_data(moments.var, torch.zeros_like(mean)))
 
 
 def _join(path: str, name: str) -> str:
