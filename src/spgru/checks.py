@@ -86,6 +86,11 @@ def is_transformed(*values: Any) -> bool:
     )
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether it is what `torch.compile` makes of a module, which is its `_orig_mod`."""
+    return type(module).__name__ == "OptimizedModule"  # known without importing the compiler
+
+
 def _is_plain_tensor(x: Tensor) -> bool:
     # `is_grads_batched` and `vectorize` of torch.autograd wrap tensors in an older way, which none
     # of the conditions above sees.

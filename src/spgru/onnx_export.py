@@ -47,7 +47,8 @@ def to_onnx(
             a method of its own, `forecaster.to_onnx(path)`
         path: of a file ending in .onnx
         x: an example
-        stream: one time step of a layer, by its `step`; x is (B, I)
+        stream: one time step of a layer, by its `step`; x is (B, I). A scale of the output, which
+            `calibrate` may give a module, acts where the module is called and not in a step
         fixed: dimensions of `x` that keep the size of the example
         free: dimensions of `x` that may have any size. By default the first two, of (T, B, I) or
             (B, T, I), and of whole numbers (B, T) for an embedding; of other examples with two
@@ -62,6 +63,7 @@ def to_onnx(
             f"{type(module).__name__} has no step; pass a recurrent layer, or stream=False"
         )
     sizes = _free_dims(x, stream, fixed, free)
+    x = x.contiguous()  # the strides of a view would become those of every input
     was_training = module.training
     try:
         inputs, outputs, shapes = _signature(module.eval(), x, stream, sizes)

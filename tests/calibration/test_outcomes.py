@@ -300,9 +300,9 @@ def test_noise_that_depends_on_the_input_is_scaled_in_packed_sequences() -> None
     scale.set_(Scale(torch.tensor([3.0]), noise_factor=torch.tensor(2.0)))
     x, own = (torch.rand(5, 4, 2) for _ in range(2))
     lengths = torch.tensor([2, 5, 1, 4])
-    whole = scale(Moments(x, 1 + x), own)
+    whole = scale.scaled(Moments(x, 1 + x), own)
     parts = [pack_padded_sequence(part, lengths, enforce_sorted=False) for part in (x, 1 + x, own)]
-    packed = scale(Moments(parts[0], parts[1]), parts[2])  # type: ignore[arg-type]
+    packed = scale.scaled(Moments(parts[0], parts[1]), parts[2])  # type: ignore[arg-type]
     found, _ = pad_packed_moments(packed)
     for number, length in enumerate(lengths.tolist()):
         assert torch.equal(found.var[:length, number], whole.var[:length, number])

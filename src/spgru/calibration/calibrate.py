@@ -12,7 +12,7 @@ from spgru.calibration.outcomes import find_scale
 from spgru.calibration.problem import pose
 from spgru.calibration.report import CalibrationReport, OutcomeReport
 from spgru.calibration.state import at_rest, uncalibrated
-from spgru.checks import check_choice
+from spgru.checks import check_choice, is_compiled
 from spgru.modes import weight_mode
 from spgru.nn.layer import Layer, layers_of
 from spgru.nn.output_scale import put_scale
@@ -44,7 +44,8 @@ def calibrate(
     Some sequences of `x` serve the fit, the others choose the form: nothing, one factor on the
     variance of the output, one for each step, such factors that depend on the sequence's own
     variance, gains in every matrix, or gains and factors. What is best on the others is
-    kept, and the module stays as it is where nothing is better.
+    kept, the plain closed form where nothing is better. What an earlier calibration put into the
+    module, to outcomes too, is taken out first.
 
         report = spgru.calibrate(model, x)      # x as in training, some dozen sequences
         print(report)
@@ -57,6 +58,10 @@ def calibrate(
     With `y` the fit is to outcomes, by likelihood, on data that the training has not seen: one
     factor on the whole variance, one for each step, or one for what the weights do not know and one
     for the noise. It acts on the variance as it is, so a fit to drawn networks may come first.
+
+    A module whose noise depends on its input, calibrated to outcomes, runs twice at every call, and
+    so does one with `keep_mean`: what it keeps from call to call (a state of its own, statistics of
+    batches in training) is then that of the second run. Pass states as arguments instead.
 
     Args:
         module: a layer of ours, or any module built from them; with `y` any module that gives
@@ -85,12 +90,15 @@ def calibrate(
             sequences in the fit and in the choice: so the variance holds beside the familiar
             inputs, too. What is constant or whole numbers stays as it is, and where nothing is left
             there are no copies. `()` for none; with `y` there are none
-        batch_dim: dimension of the inputs that holds sequences; found out by default
+        batch_dim: dimension of the inputs that holds sequences; found out by default: the first one
+            along which the module may be called on a part, which may be time where it has no state
         time_dim: dimension of the output that holds steps; by default the other one of the first
             two, if the output has three dimensions or more
         seed: the same seed gives the same result
         progress: show a bar, on a terminal and where rich is installed
     """
+    if is_compiled(module):
+        module = module.get_submodule("_orig_mod")  # what was compiled notices the change
     _check(module, draws, steps, needs_random=y is None)
     check_choice("form", form, get_args(FormName))
     if keep_mean and (isinstance(module, Layer) or call is not None or y is not None):
@@ -121,7 +129,7 @@ def calibrate(
         )
         chosen, report = find_scale(problem, y, level, whole=form == "scale")
     if chosen is not None:
-        put_scale(module, problem.scale, chosen)
+        put_scale(module, problem.scale, chosen, y.ndim)
     return report
 
 
@@ -136,6 +144,14 @@ def _check(module: nn.Module, draws: int, steps: int, needs_random: bool) -> Non
             "calibrate draws weights itself and cannot run while they are drawn or at their means; "
             "call it outside of `sampling` and `at_mean`"
         )
+    if any(parameter.is_inference() for parameter in module.parameters()):
+        raise ValueError(
+            f"{type(module).__name__} was built under torch.inference_mode(), where nothing can be "
+            "differentiated; build it outside"
+        )
+    for name, value in (("draws", draws), ("steps", steps)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
     if draws < 2:
         raise ValueError(f"draws must be at least 2 to measure a variance, got {draws}")
     if steps < 1:

@@ -115,19 +115,20 @@ def fit_gains(
         gains: Gains = {
             layer: {name: leaf.exp() for name, leaf in own.items()} for layer, own in logs.items()
         }
+        # The backward pass too: what is checkpointed runs again in it.
         with enter_gains(gains):
             found = run_watched(module, call, inputs)
-        loss = score(truth.output, found.output.var, shape, has_copies)
-        inside = [
-            log_distance(true, output.var)
-            for true, output in zip(truth.layers, found.layers, strict=True)
-        ]
-        loss = loss + torch.stack(inside).mean()
-        if not loss.requires_grad:
-            return {}  # no matrix has an uncertain input
-        spreads = torch.stack([leaf.var(unbiased=False) for leaf in leaves])
-        loss = loss + _STIFFNESS * spreads.sum()
-        grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+            loss = score(truth.output, found.output.var, shape, has_copies)
+            inside = [
+                log_distance(true, output.var)
+                for true, output in zip(truth.layers, found.layers, strict=True)
+            ]
+            loss = loss + torch.stack(inside).mean()
+            if not loss.requires_grad:
+                return {}  # no matrix has an uncertain input
+            spreads = torch.stack([leaf.var(unbiased=False) for leaf in leaves])
+            loss = loss + _STIFFNESS * spreads.sum()
+            grads = torch.autograd.grad(loss, leaves, allow_unused=True)
         for leaf, grad in zip(leaves, grads, strict=True):
             leaf.grad = torch.zeros_like(leaf) if grad is None else grad
         optimizer.step()

@@ -57,7 +57,7 @@ class Form(NamedTuple):
             flag = torch.ones((), device=self.held.device)
             scale = (scale or Scale(flag.reshape(1)))._replace(plain_mean=flag)
         if scale is not None:
-            put_scale(module, place, scale)
+            put_scale(module, place, scale, self.held.ndim)
 
 
 class Found(NamedTuple):

@@ -34,7 +34,14 @@ LEAST = 4
 
 def as_arguments(x: Any) -> tuple[Any, ...]:
     """What the module is called with; a PackedSequence is a tuple too, but one argument."""
-    return x if isinstance(x, tuple) and not isinstance(x, PackedSequence) else (x,)
+    arguments = x if isinstance(x, tuple) and not isinstance(x, PackedSequence) else (x,)
+
+    def of_now(value: Any) -> Any:
+        """Tensors made under inference_mode cannot take part in a backward pass."""
+        return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
+
+    found: tuple[Any, ...] = pytree.tree_map(of_now, arguments)
+    return found
 
 
 def _is_leaf(value: Any) -> bool:
@@ -59,6 +66,8 @@ def check_inputs(name: str, inputs: Any) -> None:
                 "length as a Tensor (gains found there hold for packed sequences too)"
             )
         for part in parts:
+            if not part.numel():
+                raise ValueError(f"{name} is empty; pass at least {LEAST} sequences")
             if part.is_floating_point() and not bool(part.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinite values; leave those sequences out")
 
@@ -137,9 +146,16 @@ def find_shape(
     A dimension of sequences is one along which the module may be called on a part: what it gives
     for the last half is the last half of what it gives for all. Along time that is not so.
     """
+    if batch_dim is not None and batch_dim < 0:
+        (batch_dim,) = {leaf.ndim + batch_dim for leaf in _leaves(inputs)[:1]}
     with at_mean(module):
-        whole = first_moments(call(*inputs)).mean
-        found = None
+        output: Any = first_moments(call(*inputs))
+        if isinstance(output.mean, PackedSequence):
+            raise TypeError(
+                "the output is packed, and has no dimension of sequences; calibrate with call=, a "
+                "function of the inputs that returns padded Moments, or a module that does"
+            )
+        whole, found = output.mean, None
         for dim in (0, 1) if batch_dim is None else (batch_dim,):
             sizes = _sizes(inputs, dim)
             if len(sizes) != 1 or min(sizes) < 1:

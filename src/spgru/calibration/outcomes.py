@@ -128,6 +128,11 @@ def conformal_factor(outcomes: Outcomes, var: Tensor, level: float, batch: int) 
     missed = shares.sum() - shares.cumsum(0)
     allowed = (1 - level) * (sequences + 1) - 1
     widest = ordered[(missed > allowed + 1e-9 * sequences).sum()]
+    if not bool(widest.isfinite()):
+        raise ValueError(
+            "some outputs have no variance and were wrong, so no factor makes intervals of them "
+            f"hold at a level of {level}; leave out form='scale', or give the layers a variance"
+        )
     if widest == 0:
         # Outcomes that are the mean itself: every interval holds, and a factor of 0 would leave no
         # variance to any input.

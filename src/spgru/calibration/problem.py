@@ -94,7 +94,8 @@ def _scale_of_output(
     with torch.no_grad(), enter_watching(dict(zip(scales, given, strict=True))):
         output = first_moments(run(*inputs))
     for scale, values in zip(scales, given, strict=True):
-        # By the variance: the mean may come from another pass (`keep_mean`).
-        if any(value.var is output.var for value in values):
+        # By the variance: the mean may come from another pass (`keep_mean`). One that is called
+        # several times, in a loop, acts on the output several times.
+        if len(values) == 1 and values[0].var is output.var:
             return scale
     return None

@@ -15,7 +15,7 @@ from spgru.modes import enter_watching
 from spgru.moments import Moments
 from spgru.nn.contexts import at_mean, sampling
 from spgru.nn.layer import layers_of
-from spgru.nn.output_scale import first_moments
+from spgru.nn.output_scale import at_their_means, first_moments
 
 __all__ = [
     "Answer", "Own", "Shape", "Truth", "device_of", "draw_inputs", "drawn_truths", "own_variance",
@@ -137,7 +137,7 @@ def own_variance(
     module: nn.Module, call: Callable[..., Any], inputs: Sequence[Any], shape: Shape
 ) -> Own:
     with at_mean(module):
-        found = first_moments(call(*inputs)).var.double()
+        found = first_moments(call(*at_their_means(inputs))).var.double()
     if not bool((found > 0).any()):
         return Own(None, False, found)
     before = 1 if shape.time is None else 2

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spgru.calibration import uncalibrate
 from spgru.conversion.curvature import (
     Batch,
     Vector,
@@ -70,7 +71,8 @@ def laplace(
 
     A network whose output is a value is taken to have Gaussian noise of the variance of its
     residuals; one that gives noise of its own (`spgru.nn.GaussianHead`) to have that. The residual
-    noise is not added to the output: `spgru.calibrate(model, x, y)` does that, and better.
+    noise is not added to the output: `spgru.calibrate(model, x, y)` does that, and better. A
+    calibration that is there already belongs to other variances, and is taken out.
 
     Without `prior_precision` every weight matrix has the prior precision c / (mean square of its
     weights). Independent weights vary in directions that data has ruled out, and with the c of
@@ -101,6 +103,7 @@ def laplace(
             precisions, determined = dict.fromkeys(weights, prior_precision), None
         else:
             precisions, determined = problem.find_precisions(curvature)
+        uncalibrate(model)
         problem.set_variances(curvature, precisions)
     return Laplace(problem.samples, problem.noise, precisions, determined)
 

@@ -17,8 +17,9 @@ from spgru.nn.contexts import at_mean
 from spgru.nn.layer import layers_of
 
 __all__ = [
-    "CHILD", "OutputScale", "Scale", "attach_scale", "detach_scale", "first_moments", "put_scale",
-    "scales_of", "uncalibrated", "with_plain_mean",
+    "CHILD", "OutputScale", "Scale", "at_their_means", "attach_scale", "detach_scale",
+    "first_moments", "keep_scales_of_parts", "put_scale", "scales_of", "uncalibrated",
+    "with_plain_mean",
 ]  # fmt: skip
 
 CHILD = "output_scale"
@@ -56,20 +57,33 @@ class Scale(NamedTuple):
     plain_mean: Tensor | None = None
     """(), there if the output has the mean of the plain closed form, which takes a pass of its own:
     gains change means, too, since that of an activation depends on the variance"""
+    dims: Tensor | None = None
+    """a number in as many dimensions as the output had in the fit, by which a single sequence is
+    told from a batch; None where that is not known"""
 
     def __call__(self, var: Tensor) -> Tensor:
-        """(T, B, *features), (B, T, *features) or (B, *features) -> the same"""
+        """(T, B, *features), (B, T, *features) or (B, *features) -> the same, also without B"""
+        if self.dims is not None and var.ndim == self.dims.ndim - 1:
+            return self._of_batch(var.unsqueeze(self._batch_dim)).squeeze(self._batch_dim)
+        return self._of_batch(var)
+
+    @property
+    def _batch_dim(self) -> int:
+        """The other one than time, whose place a factor for each step or level tells."""
+        has_time = self.factor.numel() > 1 or (self.power is not None and self.power.ndim > 0)
+        return 1 if has_time and self.factor.ndim == 1 else 0
+
+    def _of_batch(self, var: Tensor) -> Tensor:
         factor = self._by_step(self.factor, var)
         # Rounding must not take more away than there is.
         rest = var if self.own is None else (var - self.own.to(var)).clamp(min=0)
         if self.power is not None:
             features = tuple(range(2 if self.power.ndim else 1, var.ndim))
             level = rest.mean(features, keepdim=True) if features else rest
-            if self.low is None or self.high is None:
-                # Where all is certain there is nothing to scale; the factor need only be finite.
-                level = level.clamp(min=torch.finfo(level.dtype).tiny)
-            else:
+            if self.low is not None and self.high is not None:
                 level = level.clamp(self._by_step(self.low, var), self._by_step(self.high, var))
+            # Where all is certain there is nothing to scale; the factor need only be finite.
+            level = level.clamp(min=torch.finfo(level.dtype).tiny)
             factor = factor * level ** self._by_step(self.power, var)
         return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
 
@@ -90,12 +104,21 @@ class Scale(NamedTuple):
 
 
 class OutputScale(nn.Module):
-    """Moments to the same moments with their variance scaled; as they are before calibration."""
+    """Moments to the same moments with their variance scaled; as they are before calibration.
 
-    def __init__(self) -> None:
+    Args:
+        is_attached: whether a hook of its parent calls `scaled`. The parent's own code may call all
+            of its children, as `nn.Sequential` does, and must find one that does nothing.
+    """
+
+    def __init__(self, is_attached: bool = False) -> None:
         super().__init__()
+        self.is_attached = is_attached
         for name in Scale._fields:
             self.register_buffer(name, None)
+
+    is_kept = False
+    """whether a state dict is being read that holds some of the owner's weights only"""
 
     @property
     def scale(self) -> Scale | None:
@@ -117,7 +140,10 @@ class OutputScale(nn.Module):
             value = None if scale is None else getattr(scale, name)
             setattr(self, name, None if value is None else value.detach().clone())
 
-    def forward(self, x: Moments, own: Tensor | None = None) -> Moments:
+    def forward(self, x: Any) -> Any:
+        return x if self.is_attached else self.scaled(x)
+
+    def scaled(self, x: Moments, own: Tensor | None = None) -> Moments:
         """(T, B, ...) or (B, T, ...) -> the same, packed too; `own` where it depends on the input.
 
         Of packed moments, `own` is packed.
@@ -146,7 +172,10 @@ class OutputScale(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        self.make_room(state_dict, prefix)
+        # Weights without a scale have none; some of the weights say nothing of it.
+        if not self.is_kept or prefix + "factor" in state_dict:
+            self.make_room(state_dict, prefix)
+        self.is_kept = False
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
@@ -181,20 +210,37 @@ def _is_moments(value: Any) -> bool:
 
 def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
     """The hook: the first Moments scaled, everything else as it is."""
-    child: Any = module.get_submodule(CHILD)
+    child: Any = module._modules[CHILD]
+    if not any(map(_is_moments, pytree.tree_leaves(output, is_leaf=_is_moments))):
+        return output  # a loss, or an object that holds Moments
     first, own = first_moments(output), None
     if child.scale is not None and child.scale.noise_factor is not None:
         # A pass of its own, which nobody who records or watches asked for.
         with unobserved(), at_mean(module):
             # Not the module's call, which would come here again.
-            own = first_moments(module.forward(*arguments, **keywords)).var
-    scaled = child(first, own)
+            arguments_, keywords_ = at_their_means((arguments, keywords))
+            own = first_moments(module.forward(*arguments_, **keywords_)).var
+    scaled = child.scaled(first, own)
     if child.keeps_mean:
         # Not the module's call here either.
         scaled = with_plain_mean(module, scaled, lambda: module.forward(*arguments, **keywords))
     return pytree.tree_map(
         lambda value: scaled if value is first else value, output, is_leaf=_is_moments
     )
+
+
+def at_their_means(inputs: Any) -> Any:
+    """The same inputs, all certain: what a module adds itself does not come with them."""
+
+    def certain(value: Any) -> Any:
+        if not isinstance(value, Moments):
+            return value
+        mean: Any = value.mean
+        if isinstance(mean, PackedSequence):
+            return Moments(value.mean, mean._replace(data=torch.zeros_like(mean.data)))  # type: ignore[arg-type]
+        return Moments(mean, torch.zeros_like(mean))
+
+    return pytree.tree_map(certain, inputs, is_leaf=_is_moments)
 
 
 def scales_of(module: nn.Module) -> list[OutputScale]:
@@ -222,15 +268,31 @@ def attach_scale(module: nn.Module) -> OutputScale:
             f"{type(module).__name__} has an attribute {CHILD!r}, the name of what a calibration "
             "adds to a module; rename it"
         )
-    scale = OutputScale()
+    scale = OutputScale(is_attached=True)
     module.add_module(CHILD, scale)
     module.register_forward_hook(_scale, with_kwargs=True)
+    module.register_load_state_dict_pre_hook(keep_scales_of_parts)  # type: ignore[no-untyped-call]
     return scale
 
 
-def put_scale(module: nn.Module, place: OutputScale | None, scale: Scale) -> None:
-    """Put it where it was tried, or on the module's own output if that is not there any more."""
+def keep_scales_of_parts(
+    module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any
+) -> None:
+    """Hook of an owner of scales, which go with its weights: they stay unless all are replaced."""
+    is_part = any(prefix + name not in state_dict for name, _ in module.named_parameters())
+    for child in module.children():
+        if isinstance(child, OutputScale):
+            child.is_kept = is_part
+
+
+def put_scale(module: nn.Module, place: OutputScale | None, scale: Scale, dimensions: int) -> None:
+    """Put it where it was tried, or on the module's own output if that is not there any more.
+
+    Args:
+        dimensions: of the output in the fit
+    """
     is_there = any(one is place for one in scales_of(module))
+    scale = scale._replace(dims=scale.factor.new_ones([1] * dimensions))
     (place if place is not None and is_there else attach_scale(module)).set_(scale)
 
 
@@ -239,5 +301,8 @@ def detach_scale(module: nn.Module) -> None:
     for key in [key for key, hook in module._forward_hooks.items() if hook is _scale]:
         del module._forward_hooks[key]
         module._forward_hooks_with_kwargs.pop(key, None)
+    waiting: Any = module._load_state_dict_pre_hooks
+    for key in [key for key, hook in waiting.items() if hook.hook is keep_scales_of_parts]:
+        del waiting[key]
     if isinstance(module._modules.get(CHILD), OutputScale):
         del module._modules[CHILD]

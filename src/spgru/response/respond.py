@@ -53,7 +53,8 @@ def respond(
         y, parts = spgru.respond(forecaster, x, sources=True)
         parts["gru.weight_hh_l0"], parts["noise"]            # they add up to y.var
 
-    Calibration (`spgru.calibrate`) is left out: its gains stand for the same covariance.
+    Calibration (`spgru.calibrate`) is left out: its gains stand for the same covariance. So are
+    factors and noise that were fitted to outcomes.
 
     Noise is found whatever way the module adds it: `Moments(y.mean, y.var + s)`, the sum with
     `Moments` of its own, dropout. Every entry of such moments counts as a source of its own. Its

@@ -1,0 +1,254 @@
+"""Calibration of modules as people write them: the factor acts once, and stays with its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import spgru
+from spgru import Moments
+
+SILENT: dict[str, Any] = {"progress": False}
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+class _Sequence(nn.Module):
+    """(B, T, 2) to (B, T, 3)."""
+
+    def __init__(self, batch_first: bool = True) -> None:
+        super().__init__()
+        self.gru = spgru.GRU(2, 6, batch_first=batch_first)
+        self.head = spgru.Linear(6, 3)
+
+    def forward(self, x: Any) -> Moments:
+        return self.head(self.gru(x)[0])
+
+
+def _squares(model: nn.Module, x: Any, y: Tensor) -> Tensor:
+    found = model(x)
+    return ((y - found.mean).square() / found.var).mean()
+
+
+class _Children(nn.Module):
+    """Calls all of its children, whatever they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = spgru.Linear(8, 9), spgru.Linear(9, 1)
+
+    def forward(self, x: Any) -> Moments:
+        for child in self.children():
+            x = child(x)
+        return x
+
+
+def _converted() -> nn.Module:
+    return spgru.convert(nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 1)), weight_std=0.1)
+
+
+@pytest.mark.parametrize("make", [_converted, _Children])
+@torch.no_grad()
+def test_a_factor_acts_once_where_forward_runs_over_the_children(make: Any) -> None:
+    model, x, y = make(), torch.randn(80, 8), torch.randn(80, 1)
+    before = model(x).var
+    report = spgru.calibrate(model, x, y, form="scale", **SILENT)
+    factor = model.output_scale.factor
+    torch.testing.assert_close(model(x).var, before * factor)
+    assert 0.5 < _squares(model, x, y) < 2
+    assert report.chosen != "plain"
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("form", ["scale per step", "scale by level"])
+@torch.no_grad()
+def test_one_sequence_has_the_variance_it_has_in_a_batch(batch_first: bool, form: Any) -> None:
+    model = _Sequence(batch_first)
+    x = torch.randn(24, 8, 2) * torch.linspace(0.2, 2, 24)[:, None, None]
+    batch = x if batch_first else x.transpose(0, 1)
+    spgru.calibrate(model, batch, form=form, draws=50, **SILENT)
+    expected = model(batch).var[0] if batch_first else model(batch).var[:, 0]
+    torch.testing.assert_close(model(x[0]).var, expected, rtol=1e-4, atol=0)
+
+
+@torch.no_grad()
+def test_an_inner_factor_is_not_changed_where_it_acts_several_times() -> None:
+    class Roll(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            for _ in range(4):
+                x = self.inner(x)
+            return x
+
+    inner, x = nn.Sequential(spgru.Linear(2, 2, weight_std=0.1)), torch.randn(60, 2)
+    spgru.calibrate(inner, x, inner(x).mean + 0.5 * torch.randn(60, 2), form="scale", **SILENT)
+    outer, factor = Roll(inner), inner.output_scale.factor.clone()
+    y = outer(x).mean + torch.randn(60, 2)
+    spgru.calibrate(outer, x, y, form="scale", **SILENT)
+    assert torch.equal(inner.output_scale.factor, factor)
+    assert 0.6 < _squares(outer, x, y) < 1.6
+
+
+@torch.no_grad()
+def test_a_scale_stays_where_some_weights_are_loaded_and_goes_with_all_of_them() -> None:
+    model, x = _Sequence(), torch.randn(40, 8, 2)
+    plain = {name: value.clone() for name, value in model.state_dict().items()}
+    spgru.calibrate(model, x, 3 * torch.randn(40, 8, 3), **SILENT)
+    before = model(x).var
+    for part in ({}, {"head.bias": model.head.bias.clone()}):
+        result = model.load_state_dict(part, strict=False)
+        assert "output_scale.factor" in result.missing_keys
+        assert torch.equal(model(x).var, before)
+    model.load_state_dict(plain)
+    assert model.output_scale.scale is None
+    assert (model(x).var < before).any()
+
+
+@torch.no_grad()
+def test_a_later_fit_to_draws_takes_an_earlier_one_to_outcomes_out() -> None:
+    model, x = _Sequence(), torch.randn(40, 8, 2)
+    plain = model(x).var
+    spgru.calibrate(model, x, 3 * torch.randn(40, 8, 3), form="scale", **SILENT)
+    spgru.calibrate(model, x, form="scale per step", draws=20, **SILENT)
+    assert (model(x).var < 10 * plain).all()
+
+
+@torch.no_grad()
+def test_variance_of_the_input_is_not_taken_for_noise_of_the_module() -> None:
+    class Skips(_Sequence):
+        def forward(self, x: Any) -> Moments:
+            return x[:, -1] + super().forward(x)[:, -1, :2]
+
+    model, mean = Skips(), torch.randn(60, 8, 2)
+    x = Moments(mean, torch.full_like(mean, 0.05))
+    y = mean[:, -1] + torch.randn(60, 2)
+    spgru.calibrate(model, x, y, **SILENT)
+    assert model.output_scale.own is None
+    assert model.output_scale.noise_factor is None
+
+
+@torch.no_grad()
+def test_a_certain_output_that_was_wrong_has_no_intervals_that_hold() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = spgru.Linear(2, 1)
+
+        def forward(self, x: Tensor) -> Moments:
+            y = self.head(x)
+            certain = Moments(y.mean, torch.zeros_like(y.var))
+            return torch.cat([y, certain], -1)
+
+    x = torch.randn(60, 2)
+    with pytest.raises(ValueError, match="have no variance and were wrong"):
+        spgru.calibrate(Half(), x, torch.randn(60, 2), form="scale", level=0.9, **SILENT)
+
+
+@torch.no_grad()
+def test_a_power_of_no_variance_is_finite_in_16_bits() -> None:
+    from spgru.nn.output_scale import Scale
+
+    numbers = {"power": -0.5, "low": 1e-9, "high": 1.0}
+    scale = Scale(torch.ones(1), **{name: torch.tensor(value) for name, value in numbers.items()})
+    half = Scale(*(None if part is None else part.half() for part in scale))
+    assert not half(torch.zeros(3, 2, dtype=torch.float16)).any()
+
+
+# -- what a module returns -------------------------------------------------------------------------
+
+
+@dataclass
+class _Answer:
+    y: Moments
+
+
+def test_call_reaches_moments_inside_an_object() -> None:
+    class Wrapped(_Sequence):
+        def forward(self, x: Any) -> Any:
+            return _Answer(super().forward(x))
+
+    model, x = Wrapped(), torch.randn(24, 8, 2)
+    report = spgru.calibrate(model, x, call=lambda x: model(x).y, draws=20, steps=3, **SILENT)
+    assert "plain" in report.scores
+
+
+def test_a_calibrated_module_may_return_a_loss() -> None:
+    class Trained(_Sequence):
+        def forward(self, x: Any, y: Tensor | None = None) -> Any:
+            found = super().forward(x)
+            return found if y is None else (found.mean - y).square().mean()
+
+    model, x = Trained(), torch.randn(24, 8, 2)
+    y = 3 * torch.randn(24, 8, 3)
+    spgru.calibrate(model, x, y, **SILENT)
+    assert model(x, y).ndim == 0
+
+
+def test_a_compiled_module_is_calibrated_as_the_one_inside() -> None:
+    model, x = _Sequence(), torch.randn(24, 8, 2)
+    y = 3 * torch.randn(24, 8, 3)
+    compiled = torch.compile(model, backend="eager")
+    spgru.calibrate(compiled, x, y, **SILENT)
+    with torch.no_grad():
+        assert _squares(model, x, y) < 2
+        torch.testing.assert_close(compiled(x).var, model(x).var)
+
+
+def test_checkpointed_code_is_calibrated() -> None:
+    class Checkpointed(_Sequence):
+        def forward(self, x: Any) -> Moments:
+            hidden: Any = checkpoint(self.gru, x, use_reentrant=False)
+            return self.head(hidden[0])
+
+    x = torch.randn(24, 8, 2)
+    found = []
+    for kind in (Checkpointed, _Sequence):
+        torch.manual_seed(1)
+        model = kind()
+        spgru.calibrate(model, x, draws=20, steps=5, form="gains", **SILENT)
+        found.append(model(x).var)
+    torch.testing.assert_close(*found)
+
+
+def test_inputs_made_in_inference_mode_are_taken() -> None:
+    with torch.inference_mode():
+        x = torch.randn(24, 8, 2)
+    spgru.calibrate(_Sequence(), x, draws=20, steps=3, **SILENT)
+
+
+def test_a_negative_batch_dim_counts_from_the_end() -> None:
+    model, x = _Sequence(), torch.randn(24, 8, 2)
+    reports = [
+        spgru.calibrate(model, x, batch_dim=dim, draws=20, steps=3, **SILENT) for dim in (0, -3)
+    ]
+    assert reports[0].scores == reports[1].scores
+
+
+def test_arguments_that_are_no_whole_numbers_are_named() -> None:
+    for name in ("draws", "steps"):
+        with pytest.raises(TypeError, match=f"{name} must be a whole number"):
+            spgru.calibrate(_Sequence(), torch.randn(24, 8, 2), **{name: 2.5}, **SILENT)
+
+
+def test_an_empty_input_is_refused() -> None:
+    with pytest.raises(ValueError, match="x is empty"):
+        spgru.calibrate(_Sequence(), torch.randn(0, 8, 2), **SILENT)
+
+
+def test_a_laplace_approximation_takes_a_calibration_out() -> None:
+    model = spgru.convert(nn.Sequential(nn.Linear(2, 1)), weight_std=0.1)
+    x, y = torch.randn(60, 2), 3 * torch.randn(60, 1)
+    spgru.calibrate(model, x, y, **SILENT)
+    spgru.laplace(model, [(x, y)], prior_precision=1.0)
+    assert not hasattr(model, "output_scale")
