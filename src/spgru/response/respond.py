@@ -62,7 +62,8 @@ def respond(
     `y.var` and a floor) is not seen as such.
 
     It costs the module's pass with gradients, a pass without, and one backward pass for all outputs
-    of a sequence at once; sequences of a batch are differentiated together.
+    of a sequence at once; sequences of a batch are differentiated together. Random numbers are the
+    same in all passes; what a module counts in training (statistics of batches) counts each.
 
     Derivatives are those of a mean over the variances inside the module, which the closed form has
     too small. Where predictions are read back many times, nothing then saturates and the response
