@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
@@ -276,3 +276,22 @@ def test_before_and_after_calibration() -> None:
     assert bool((layer.closed_var[1:] > layer.plain_var[1:]).all())
     assert "before calibration" in str(after)
     after.plot()
+
+
+def test_audit_refuses_nan() -> None:
+    with pytest.raises(ValueError, match="x holds NaN"):
+        spgru.audit(spgru.GRU(2, 3), torch.full((4, 3, 2), torch.nan), draws=2)
+
+
+def test_an_output_of_horizons_has_no_time_of_the_layer() -> None:
+    class Direct(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(2, 3), spgru.Linear(3, 5)
+
+        def forward(self, x: Tensor) -> Moments:
+            return self.head(self.gru(x)[0][-1]).unflatten(-1, (5, 1))
+
+    report = spgru.audit(Direct(), torch.randn(4, 7, 2), draws=2)
+    assert report.output is not None
+    assert report.output.closed_var.shape == (1,)

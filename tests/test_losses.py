@@ -80,3 +80,16 @@ def test_errors_say_what_to_do() -> None:
         spgru.loss(target, target)
     with pytest.raises(ValueError, match="kind must be one of"):
         spgru.loss(y, target, kind="map")
+
+
+def test_pixels_beyond_one_are_refused_as_probabilities() -> None:
+    logits = Moments(torch.zeros(4), torch.ones(4))
+    with pytest.raises(ValueError, match="divide uint8 frames by 255"):
+        spgru.loss(logits, torch.full((4,), 255.0), kind="nll", likelihood="bernoulli")
+
+
+def test_a_negative_step_is_refused() -> None:
+    layer, target = spgru.Linear(2, 1), torch.zeros(3, 1)
+    y = layer(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="step must not be negative"):
+        spgru.loss(y, target, layer, data_size=3, step=-1, warmup=5)

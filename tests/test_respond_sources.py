@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -79,6 +80,85 @@ def test_the_same_moments_in_two_arguments_are_one_source() -> None:
     y, parts = spgru.respond(layer, x, x, function=lambda a, b: layer(a + b), sources=True)
     torch.testing.assert_close(y.var, layer(x + x).var)
     assert "input" in parts
+
+
+def test_different_moments_of_the_same_tensors_are_independent() -> None:
+    lstm, x = spgru.LSTM(2, 3, weight_std=0.0), torch.randn(5, 1, 2)
+    zeros, var = torch.zeros(1, 1, 3), torch.full((1, 1, 3), 0.3)
+    shared = Moments(zeros, var), Moments(zeros, var)
+    own = Moments(zeros, var.clone()), Moments(zeros.clone(), var)
+    found, expected = (spgru.respond(lstm, x, state)[0].var for state in (shared, own))
+    assert torch.equal(found, expected)
+
+
+def test_an_input_changed_in_place_is_the_same_in_every_pass() -> None:
+    layer, x = spgru.Linear(2, 1), torch.randn(3, 2)
+    expected = spgru.respond(layer, 2 * x)
+    found = spgru.respond(layer, x, function=lambda x: layer(x.mul_(2)))
+    assert torch.equal(found.var, expected.var)
+    assert torch.equal(found.mean, expected.mean)
+
+
+def test_what_is_detached_and_leads_nowhere_changes_nothing() -> None:
+    gru, head, x = spgru.GRU(2, 3), spgru.Linear(3, 1), torch.randn(3, 4, 2)
+    module, kept = nn.ModuleList([gru, head]), []
+
+    def forward(x: Tensor) -> Moments:
+        y = gru(x)[0]
+        kept.append(y.detach())
+        with torch.no_grad():
+            kept.append(y * 1.0)
+        return head(y)
+
+    expected = spgru.respond(module, x, function=lambda x: head(gru(x)[0])).var
+    assert torch.equal(spgru.respond(module, x, function=forward).var, expected)
+
+
+def test_predictions_may_be_written_into_a_buffer_and_read_back() -> None:
+    cell, head = spgru.GRUCell(1, 3), spgru.Linear(3, 1)
+    x = torch.randn(2, 1)
+
+    def forward(x: Tensor, by_buffer: bool) -> Moments:
+        mean, var = torch.zeros(2, 4, 1), torch.zeros(2, 4, 1)
+        y: Any = x
+        h, outputs = None, []
+        for k in range(4):
+            h = cell(y, h)
+            y = head(h)
+            outputs.append(y)
+            if by_buffer:
+                mean[:, k], var[:, k] = y.mean, y.var
+                y = Moments(mean[:, k], var[:, k])
+        return spgru.stack(outputs, 1)
+
+    module = nn.ModuleList([cell, head])
+    found, expected = (
+        spgru.respond(module, x, function=lambda x, way=way: forward(x, way)).var
+        for way in (True, False)
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_layers_outside_whose_means_alone_are_used_are_let_be() -> None:
+    encoder, layer, x = spgru.GRU(2, 3), spgru.Linear(3, 1), torch.randn(4, 2, 2)
+
+    def forward(x: Tensor) -> Moments:
+        with torch.no_grad():
+            features = encoder(x)[0].mean
+        return layer(features)
+
+    expected = spgru.respond(layer, encoder(x)[0].mean.detach()).var
+    torch.testing.assert_close(spgru.respond(layer, x, function=forward).var, expected)
+
+
+def test_numbers_of_numpy_and_scalars_are_taken() -> None:
+    gru, x = spgru.GRU(2, 3), torch.randn(4, 2, 2)
+    expected = spgru.respond(gru, x, gain=2.0)[0].var
+    for options in (
+        {"gain": torch.tensor(2.0)},
+        {"gain": np.float32(2), "memory": np.int64(2**20), "batch_dim": np.int64(1)},
+    ):
+        torch.testing.assert_close(spgru.respond(gru, x, **options)[0].var, expected)
 
 
 def test_masks_of_dropout_are_the_same_in_every_pass() -> None:
@@ -211,23 +291,31 @@ def test_a_mean_changed_in_place_is_refused() -> None:
         spgru.respond(nn.ModuleList([gru, head]), torch.randn(5, 2, 2), function=forward)
 
 
-def test_an_input_changed_in_place_is_refused() -> None:
-    layer = spgru.Linear(2, 1)
-    with pytest.raises(RuntimeError, match="changes its input in place"):
-        spgru.respond(layer, torch.randn(3, 2), function=lambda x: layer(x.mul_(2)))
-
-
 def test_layers_outside_of_the_module_are_refused() -> None:
     gru, head = spgru.GRU(2, 3), spgru.Linear(3, 1)
     with pytest.raises(RuntimeError, match="no part of the module"):
         spgru.respond(gru, torch.randn(4, 2, 2), function=lambda x: head(gru(x)[0]))
 
 
-def test_one_parameter_in_two_layers_is_refused() -> None:
+def test_one_weight_in_two_places_is_refused() -> None:
     first, second = spgru.Linear(2, 2), spgru.Linear(2, 2)
-    second.weight = first.weight
-    with pytest.raises(ValueError, match=r"0\.weight.*one Parameter|one Parameter"):
-        spgru.respond(nn.Sequential(first, second), torch.randn(3, 2))
+    second.weight, second.spread_w = first.weight, first.spread_w
+    gru = spgru.GRU(3, 3, num_layers=2)
+    gru.weight_hh_l1, gru.spread_w_hh_l1 = gru.weight_hh_l0, gru.spread_w_hh_l0
+    for module, x in (
+        (nn.Sequential(first, second), torch.randn(3, 2)),
+        (gru, torch.randn(4, 2, 3)),
+    ):
+        with pytest.raises(ValueError, match="made of the same Parameters"):
+            spgru.respond(module, x)
+
+
+@pytest.mark.parametrize("shared", ["weight", "spread_w"])
+def test_a_mean_or_a_spread_in_two_layers_is_taken(shared: str) -> None:
+    first, second = spgru.Linear(2, 2), spgru.Linear(2, 2)
+    setattr(second, shared, getattr(first, shared))
+    _, parts = spgru.respond(nn.Sequential(first, second), torch.randn(3, 2), sources=True)
+    assert {"0.weight", "1.weight"} <= parts.keys()
 
 
 def test_arguments_of_the_module_with_names_of_ours_are_explained() -> None:

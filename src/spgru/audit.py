@@ -7,6 +7,7 @@ from statistics import NormalDist
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -63,6 +64,12 @@ def audit(
         )
     # A PackedSequence is a tuple too, but one argument.
     inputs = x if isinstance(x, tuple) and not isinstance(x, PackedSequence) else (x,)
+    if any(
+        bool(leaf.isnan().any())
+        for leaf in pytree.tree_leaves(inputs)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    ):
+        raise ValueError("x holds NaN, of which no variance can be told; leave those sequences out")
     family = weights[0].family
     generator = torch.Generator(device=weights[0].moments().device)
     closed = _run(module, inputs)
@@ -109,9 +116,14 @@ def _run(module: nn.Module, inputs: tuple[Any, ...]) -> Joined:
 
 
 def _time_of(output: Moments, neurons: Joined) -> int | None:
-    """The time of an output with three dimensions or more is that of the recurrent layers."""
-    times = [time for parts, time in neurons.values() if "state" in parts]
-    return times[0] if times and output.ndim > 2 else None
+    """That of a recurrent layer, if the output has sequences where the layer has them."""
+    for parts, time in neurons.values():
+        state = parts.get("state")
+        if state is None or time is None or output.ndim < 3:
+            continue
+        if state.ndim > 2 and output.shape[1 - time] == state.shape[1 - time]:
+            return time
+    return None
 
 
 class _Closed:

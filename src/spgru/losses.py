@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from spgru.checks import check_choice
+from spgru.checks import check_choice, require
 from spgru.divergence import kl_divergence
 from spgru.families import Prior
 from spgru.moments import Moments
@@ -90,6 +90,8 @@ def _nll(output: Moments, target: Tensor, likelihood: Likelihood) -> Tensor:
     if likelihood == "gaussian":
         return -output.log_prob(target).mean()
     if likelihood == "bernoulli":
+        inside = (target >= 0) & (target <= 1)
+        require("target", target, inside, "between 0 and 1; divide uint8 frames by 255")
         return (expected_softplus(output) - target * output.mean).mean()
     if target.is_floating_point():
         raise TypeError(f"target has dtype {target.dtype} but must be classes; use target.long()")
@@ -98,8 +100,10 @@ def _nll(output: Moments, target: Tensor, likelihood: Likelihood) -> Tensor:
 
 
 def _kl_weight(kl_weight: float, step: int | None, warmup: int) -> float:
-    if not kl_weight >= 0 or warmup < 0:
-        raise ValueError(f"kl_weight and warmup must not be negative, got {kl_weight}, {warmup}")
+    if not kl_weight >= 0 or warmup < 0 or (step or 0) < 0:
+        raise ValueError(
+            f"kl_weight, warmup and step must not be negative, got {kl_weight}, {warmup} and {step}"
+        )
     if warmup == 0:
         return kl_weight
     if step is None:

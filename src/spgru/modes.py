@@ -24,9 +24,9 @@ from spgru.functional.linear import Tap
 from spgru.moments import Moments
 
 __all__ = [
-    "Drawn", "Frozen", "Record", "Responding", "WeightMode", "enter_frozen", "enter_gains",
-    "enter_recording", "enter_watching", "enter_weights", "frozen_of", "gains_of", "is_intercepted",
-    "record", "records_of", "watch", "weight_mode",
+    "Drawn", "Frozen", "Record", "Responding", "WeightMode", "check_followed", "enter_frozen",
+    "enter_gains", "enter_recording", "enter_watching", "enter_weights", "frozen_of", "gains_of",
+    "is_intercepted", "record", "records_of", "watch", "weight_mode",
 ]  # fmt: skip
 
 
@@ -144,20 +144,20 @@ def _without(stacks: _Stacks, states: Mapping[nn.Module, Any]) -> _Stacks:
 def weight_mode(layer: nn.Module) -> WeightMode | None:
     """How the weights of this layer are to be taken; None for their moments."""
     stacks = _traced.weights if torch.compiler.is_compiling() else _weights.get()
-    if layer in stacks:
-        mode: WeightMode = stacks[layer][-1]
-        return mode
-    if stacks:
-        _refuse_unfollowed(layer, stacks)
-    return None
+    return stacks[layer][-1] if layer in stacks else None
 
 
-def _refuse_unfollowed(layer: nn.Module, stacks: _Stacks) -> None:
-    """Where sources are followed, weights that are not among them would pass for noise."""
+def check_followed(layer: nn.Module) -> None:
+    """Where sources are followed, refuse weights that are not among them: they would pass for
+    noise. Under `no_grad` nothing is followed."""
+    stacks = _NONE if torch.compiler.is_compiling() else _weights.get()
+    if not stacks or not torch.is_grad_enabled():
+        return
     if any(isinstance(modes[-1], Responding) for modes in stacks.values()):
         raise RuntimeError(
             f"{type(layer).__name__} has random weights and runs, but is no part of the module "
-            "that was passed; pass the module that holds all layers, and what to call by function="
+            "that was passed; pass the module that holds all layers, and what to call by "
+            "function=, or run the layer within `at_mean`"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spgru
 from spgru import Moments
+from spgru.models import ModelConfig, build
 
 SILENT: dict[str, Any] = {"progress": False}
 
@@ -113,6 +116,33 @@ def test_a_scale_stays_where_some_weights_are_loaded_and_goes_with_all_of_them()
     model.load_state_dict(plain)
     assert model.output_scale.scale is None
     assert (model(x).var < before).any()
+
+
+@torch.no_grad()
+def test_the_scale_of_a_model_of_ours_stays_where_some_weights_are_loaded() -> None:
+    config = ModelConfig(height=8, width=8, hidden_size=6, weight_std=0.1)
+    model, frames = build(config), torch.rand(3, 12, 8, 8)
+    spgru.calibrate(model, frames, torch.rand(3, 12, 8, 8), **SILENT)
+    state = model.state_dict()
+    part = {name: value for name, value in state.items() if name.startswith("future")}
+    model.load_state_dict(part, strict=False)
+    assert model.pixel_scale.scale is not None
+    plain = {name: value for name, value in state.items() if not name.startswith("pixel_scale")}
+    model.load_state_dict(plain)
+    assert model.pixel_scale.scale is None
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+@torch.no_grad()
+def test_copies_of_a_calibrated_module_load_and_run_alone(duplicate: Any) -> None:
+    model, x = _Sequence(), torch.randn(24, 8, 2)
+    spgru.calibrate(model, x, 3 * torch.randn(24, 8, 3), **SILENT)
+    expected = model(x).var
+    other = duplicate(model)
+    del model
+    gc.collect()
+    other.load_state_dict(other.state_dict())
+    assert torch.equal(copy.deepcopy(other)(x).var, expected)
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, get_args
 
 from torch import Tensor, nn
@@ -150,7 +151,7 @@ def _check(module: nn.Module, draws: int, steps: int, needs_random: bool) -> Non
             "differentiated; build it outside"
         )
     for name, value in (("draws", draws), ("steps", steps)):
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, Integral):
             raise TypeError(f"{name} must be a whole number, got {value!r}")
     if draws < 2:
         raise ValueError(f"draws must be at least 2 to measure a variance, got {draws}")

@@ -17,7 +17,7 @@ from spgru.models.frames import check_frames, split_halves
 from spgru.moments import Moments, cat
 from spgru.nn import Layer
 from spgru.nn.contexts import shared_weights
-from spgru.nn.output_scale import OutputScale, keep_scales_of_parts, with_plain_mean
+from spgru.nn.output_scale import OutputScale, with_plain_mean
 from spgru.nn.replay import replayed_module
 from spgru.objectives import Loss, Objective
 
@@ -74,8 +74,7 @@ class VideoModel(nn.Module, ABC):
         parts: Any = convolutional if config.architecture == "convolutional" else fully_connected
         factory = {"device": device, "dtype": dtype}
         self._add_parts(parts, factory)
-        self.pixel_scale = OutputScale()
-        self.register_load_state_dict_pre_hook(keep_scales_of_parts)  # type: ignore[no-untyped-call]
+        self.pixel_scale = OutputScale(self)
         """of the pixels' variance; see `spgru.calibrate`"""
         self._darken()
 

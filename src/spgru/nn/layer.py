@@ -19,6 +19,7 @@ from spgru.modes import (
     AtMean,
     Drawn,
     Responding,
+    check_followed,
     frozen_of,
     gains_of,
     record,
@@ -60,6 +61,7 @@ class Layer(RandomWeights):
             return None
         mode = weight_mode(self)
         if mode is None:
+            check_followed(self)
             return self.weight_moments(name)
         if isinstance(mode, AtMean):
             return getattr(self, name) if self._stores_means else self.weight_moments(name).mean

@@ -18,7 +18,7 @@ from spgru.nn.layer import layers_of
 
 __all__ = [
     "CHILD", "OutputScale", "Scale", "at_their_means", "attach_scale", "detach_scale",
-    "first_moments", "keep_scales_of_parts", "put_scale", "scales_of", "uncalibrated",
+    "first_moments", "put_scale", "scales_of", "uncalibrated",
     "with_plain_mean",
 ]  # fmt: skip
 
@@ -107,18 +107,25 @@ class OutputScale(nn.Module):
     """Moments to the same moments with their variance scaled; as they are before calibration.
 
     Args:
-        is_attached: whether a hook of its parent calls `scaled`. The parent's own code may call all
+        owner: whose weights it goes with
+        is_attached: whether a hook of the owner calls `scaled`. The owner's own code may call all
             of its children, as `nn.Sequential` does, and must find one that does nothing.
     """
 
-    def __init__(self, is_attached: bool = False) -> None:
+    owner: tuple[nn.Module, ...] = ()
+    """in a tuple, so that it is no child"""
+    is_attached = False
+    is_kept = False
+    """whether a state dict is read that leaves some of the owner's weights as they are"""
+
+    def __init__(self, owner: nn.Module | None = None, is_attached: bool = False) -> None:
         super().__init__()
-        self.is_attached = is_attached
+        self.owner, self.is_attached = () if owner is None else (owner,), is_attached
+        if owner is not None:
+            # Not with the module as an argument, which torch would hold weakly: copies lose it.
+            owner._register_load_state_dict_pre_hook(self.before_loading)  # type: ignore[no-untyped-call]
         for name in Scale._fields:
             self.register_buffer(name, None)
-
-    is_kept = False
-    """whether a state dict is being read that holds some of the owner's weights only"""
 
     @property
     def scale(self) -> Scale | None:
@@ -127,7 +134,7 @@ class OutputScale(nn.Module):
         buffers = self._buffers
         if buffers["factor"] is None or gains_of(self) is not None:
             return None
-        return Scale(*(buffers[name] for name in Scale._fields))  # type: ignore[arg-type]
+        return Scale(*(buffers.get(name) for name in Scale._fields))  # type: ignore[arg-type]
 
     @property
     def keeps_mean(self) -> bool:
@@ -169,13 +176,17 @@ class OutputScale(nn.Module):
             loaded = state_dict.get(prefix + name)
             setattr(self, name, None if loaded is None else torch.empty_like(loaded))
 
+    def before_loading(self, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+        """Hook of the owner: whether some of its weights are left as they are."""
+        names = (name for owner in self.owner for name, _ in owner.named_parameters())
+        self.is_kept = any(prefix + name not in state_dict for name in names)
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
         # Weights without a scale have none; some of the weights say nothing of it.
-        if not self.is_kept or prefix + "factor" in state_dict:
+        if prefix + "factor" in state_dict or not self.is_kept:
             self.make_room(state_dict, prefix)
-        self.is_kept = False
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
@@ -268,21 +279,10 @@ def attach_scale(module: nn.Module) -> OutputScale:
             f"{type(module).__name__} has an attribute {CHILD!r}, the name of what a calibration "
             "adds to a module; rename it"
         )
-    scale = OutputScale(is_attached=True)
+    scale = OutputScale(module, is_attached=True)
     module.add_module(CHILD, scale)
     module.register_forward_hook(_scale, with_kwargs=True)
-    module.register_load_state_dict_pre_hook(keep_scales_of_parts)  # type: ignore[no-untyped-call]
     return scale
-
-
-def keep_scales_of_parts(
-    module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any
-) -> None:
-    """Hook of an owner of scales, which go with its weights: they stay unless all are replaced."""
-    is_part = any(prefix + name not in state_dict for name, _ in module.named_parameters())
-    for child in module.children():
-        if isinstance(child, OutputScale):
-            child.is_kept = is_part
 
 
 def put_scale(module: nn.Module, place: OutputScale | None, scale: Scale, dimensions: int) -> None:
@@ -301,8 +301,10 @@ def detach_scale(module: nn.Module) -> None:
     for key in [key for key, hook in module._forward_hooks.items() if hook is _scale]:
         del module._forward_hooks[key]
         module._forward_hooks_with_kwargs.pop(key, None)
-    waiting: Any = module._load_state_dict_pre_hooks
-    for key in [key for key, hook in waiting.items() if hook.hook is keep_scales_of_parts]:
-        del waiting[key]
-    if isinstance(module._modules.get(CHILD), OutputScale):
+    scale = module._modules.get(CHILD)
+    if isinstance(scale, OutputScale):
+        waiting: Any = module._load_state_dict_pre_hooks
+        own = [key for key, hook in waiting.items() if hook.hook == scale.before_loading]
+        for key in own:
+            del waiting[key]
         del module._modules[CHILD]

@@ -37,21 +37,20 @@ class Inputs:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], create_graph: bool = False
     ) -> None:
         leaves, self._tree = pytree.tree_flatten((args, dict(kwargs)), is_leaf=_is_value)
-        known: dict[tuple[int, int], tuple[Moments, Moments]] = {}
-        """uncertain and certain, by what they were made of: the same twice is one source"""
-        count = len({_key(leaf) for leaf in leaves if isinstance(leaf, Moments)})
+        known: dict[int, tuple[Moments, Moments]] = {}
+        """uncertain and certain, by the id of the leaf: one object in two places is one source"""
+        count = len({id(leaf) for leaf in leaves if isinstance(leaf, Moments)})
         self.sources: list[Source] = []
         self._uncertain: list[Any] = []
         self._certain: list[Any] = []
         self._tensors: list[Tensor] = []
         for leaf in leaves:
             if not isinstance(leaf, Moments):
-                leaf = leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
                 self._uncertain.append(leaf)
                 self._certain.append(leaf)
                 self._tensors += [leaf] if isinstance(leaf, Tensor) else []
                 continue
-            if _key(leaf) not in known:
+            if id(leaf) not in known:
                 mean = data_of(leaf.mean)
                 mean = (mean if create_graph else mean.detach()).clone().requires_grad_()
                 var = data_of(leaf.var).clone()
@@ -59,28 +58,22 @@ class Inputs:
                 self.sources.append(Source("input" if count == 1 else f"input {number}", mean, var))
                 shown = mean if create_graph else mean.detach()
                 sure = _like(leaf, shown, torch.zeros_like(mean))
-                known[_key(leaf)] = _like(leaf, mean, var), sure
+                known[id(leaf)] = _like(leaf, mean, var), sure
                 self._tensors.append(mean)
-            uncertain, sure = known[_key(leaf)]
+            uncertain, sure = known[id(leaf)]
             self._uncertain.append(uncertain)
             self._certain.append(sure)
-        if any(tensor.ndim and not len(tensor) for tensor in self._tensors):
-            raise ValueError("an input is empty; pass at least one sequence and step")
-        self._versions = [tensor._version for tensor in self._tensors]
+        if self._tensors and self._tensors[0].ndim and not len(self._tensors[0]):
+            raise ValueError("the first input is empty; pass at least one sequence and step")
 
     def call(self, function: Callable[..., Any], certain: bool) -> Any:
-        leaves = self._certain if certain else self._uncertain
+        # Copies: a module that changes its input in place gets the same every time.
+        leaves = [
+            leaf.clone() if isinstance(leaf, Tensor) else leaf
+            for leaf in (self._certain if certain else self._uncertain)
+        ]
         args, kwargs = pytree.tree_unflatten(leaves, self._tree)
         return function(*args, **kwargs)
-
-    def check_unchanged(self) -> None:
-        """That the first call has left what the second one gets."""
-        for tensor, version in zip(self._tensors, self._versions, strict=True):
-            if tensor._version != version:
-                raise RuntimeError(
-                    "the module changes its input in place, and would run on the result when it "
-                    "runs again; write x = x * s in place of x *= s"
-                )
 
     def sizes(self, first: int) -> list[int]:
         """Numbers of sequences that the inputs may hold, the likeliest first."""
@@ -168,10 +161,6 @@ class Outputs:
 
         leaves = [rebuilt(leaf) for leaf in self._leaves]
         return pytree.tree_unflatten(leaves, self._tree)
-
-
-def _key(moments: Moments) -> tuple[int, int]:
-    return id(moments.mean), id(moments.var)
 
 
 def _is_value(value: Any) -> bool:

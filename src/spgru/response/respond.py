@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -95,6 +96,7 @@ def respond(
     check_numbers(memory=memory, gain=gain, batch_dim=0 if batch_dim is None else batch_dim)
     if not (gain > 0 and math.isfinite(gain)):
         raise ValueError(f"gain must be positive and finite, got {gain}; 1 changes nothing")
+    gain = float(gain)
     check_module(module, "respond")
     call = module if function is None else function
     # Gains and scales stand for what the response computes: with both it would count twice.
@@ -143,11 +145,11 @@ def follow(
     with _gained(module, gain), closing(Tape(module, create_graph)) as tape:
         with tape.first_pass():
             result = Outputs(given.call(call, certain=False), create_graph)
-        given.check_unchanged()
         noises: list[Noise] = []
         rewind()
         with tape.second_pass(noises):
             given.call(call, certain=True)
+        tape.check_cut([*result.means, *result.closed_variances])
         first = _batch_dim(module) if batch_dim is None else batch_dim
         sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
         backward = Backward(tape, given.sources, noises, result, memory)
@@ -198,7 +200,8 @@ def _rewinding(module: nn.Module) -> Callable[[], None]:
 def check_numbers(memory: Any, **others: Any) -> None:
     """That what `respond` takes itself is not an argument of the module by the same name."""
     for name, value in {"memory": memory, **others}.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        is_scalar = isinstance(value, Tensor) and value.ndim == 0
+        if isinstance(value, bool) or not (is_scalar or isinstance(value, Real)):
             raise TypeError(
                 f"{name} must be a number, got {type(value).__name__}; an argument of the module "
                 f"that is called {name} goes in by function=lambda x: module(x, {name}=...)"
@@ -229,7 +232,7 @@ def check_module(module: nn.Module, what: str) -> None:
         raise ValueError(
             f"module ({type(module).__name__}) holds no random weights; build it from spgru layers"
         )
-    owners: dict[int, str] = {}
+    owners: dict[Any, str] = {}
     for name, layer in layers.items():
         where = f"{name or 'the module'} ({type(layer).__name__})"
         if weight_mode(layer) is not None:
@@ -252,10 +255,15 @@ def check_module(module: nn.Module, what: str) -> None:
                 f"{where} has weights of {layer._like.dtype}, too coarse for squares of gradients; "
                 "use module.float()"
             )
-        for weight, parameter in layer.named_parameters(name, recurse=False):
-            other = owners.setdefault(id(parameter), weight)
-            if other != weight:
+        for weight in layer.weights():
+            # The same mean with a spread of its own is another weight around the same value.
+            made_of = tuple(
+                id(part) for part in layer._sources(weight) if isinstance(part, nn.Parameter)
+            )
+            full = f"{name}.{weight}" if name else weight
+            other = owners.setdefault(made_of or full, full)
+            if other != full:
                 raise ValueError(
-                    f"{weight} and {other} are one Parameter, which {what} would take for two "
-                    "independent weights; use one module in both places"
+                    f"{full} and {other} are made of the same Parameters, and {what} would take "
+                    "them for two independent weights; use one module in both places"
                 )

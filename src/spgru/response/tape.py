@@ -8,7 +8,7 @@ pass, so a variance that appears all the same was added there, whatever the way 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -37,12 +37,13 @@ from spgru.response.observed import (
 __all__ = ["Noise", "Sums", "Tape", "Use"]
 
 _CUT = (
-    "a variance goes on whose mean was detached, or computed under torch.no_grad(), so the "
-    "response to what caused it cannot be followed; call respond on code that does neither"
+    "an output depends on (or is) Moments whose mean was detached, or computed under "
+    "torch.no_grad(), so the response to what caused their variance cannot be followed; call "
+    "respond on code that does neither"
 )
 _CHANGED = (
-    "a mean was changed in place after it was computed (*=, clamp_, ...), and so cannot be "
-    "differentiated by; write mean = mean * s in place of mean *= s"
+    "the mean of Moments was changed in place after they were made (*=, clamp_, ...), and so "
+    "cannot be differentiated by; write mean = mean * s in place of mean *= s"
 )
 
 
@@ -201,13 +202,30 @@ class Tape:
     @contextmanager
     def second_pass(self, noises: list[Noise]) -> Iterator[None]:
         """Adds to `noises` what it finds."""
-        if any(made.mean._version != made.version for made in self.notes.made):
-            raise RuntimeError(_CHANGED)
         second = _Second(self.notes, noises)
         graph = torch.set_grad_enabled(self.create_graph)
         with self._responding(certain, None), graph, observing(second):
             yield
         second.end()
+
+    def check_cut(self, outputs: Sequence[Tensor]) -> None:
+        """That no output depends on a variance that comes from what cannot be followed.
+
+        Args:
+            outputs: means and variances
+        """
+        cut = {id(var) for var in self.notes.cut}
+        if any(id(output) in cut for output in outputs):
+            raise RuntimeError(_CUT)
+        ways: list[Any] = [output.grad_fn for output in outputs] if cut else []
+        seen = set(ways)
+        while ways:
+            node = ways.pop()
+            if id(getattr(node, "variable", None)) in cut:
+                raise RuntimeError(_CUT)
+            after = {way for way, _ in getattr(node, "next_functions", ())} - seen
+            seen |= after
+            ways += after
 
     @contextmanager
     def _responding(self, change: Callable[[Moments], Moments], tap: Any) -> Iterator[None]:
@@ -239,8 +257,8 @@ class _Made(NamedTuple):
     """by which outputs are differentiated; of packed ones the rows"""
     version: int
     """by which changes in place are noticed"""
-    begins: bool
-    """whether the mean had no history though there was a variance"""
+    begun: Tensor | None
+    """the variance, where the mean had no history though there was one"""
 
 
 @dataclass(slots=True, eq=False)
@@ -250,6 +268,8 @@ class _Notes:
     made: list[_Made] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     """of all operations"""
+    cut: list[Tensor] = field(default_factory=list)
+    """known variances that go on beside means without their history"""
 
 
 def _has_no_history(moments: Moments) -> bool:
@@ -269,13 +289,16 @@ class _First:
 
     def made(self, moments: Moments) -> None:
         mean = data_of(moments.mean)
-        begins = _has_no_history(moments)
-        if begins:
+        begun = None
+        if _has_no_history(moments):
             mean = mean.detach().requires_grad_()
+            # By which is seen whether anything comes of it.
+            begun = data_of(moments.var).detach().requires_grad_()
+            object.__setattr__(moments, "var", with_data(moments.var, begun))
         elif mean.requires_grad:
             mean = mean.view_as(mean)
         object.__setattr__(moments, "mean", with_data(moments.mean, mean))
-        self._notes.made.append(_Made(mean, mean._version, begins))
+        self._notes.made.append(_Made(mean, mean._version, begun))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
         check_known(args, _has_no_history)
@@ -290,7 +313,7 @@ class _Second(Repetition):
 
     def __init__(self, notes: _Notes, noises: list[Noise]) -> None:
         super().__init__(notes.made, notes.results)
-        self._noises = noises
+        self._notes, self._noises = notes, noises
 
     def made(self, moments: Moments) -> None:
         before = next(self._made, NOTHING)
@@ -301,8 +324,12 @@ class _Second(Repetition):
             if not mean.requires_grad:
                 raise RuntimeError(UNSTEADY)
             self._noises.append(Noise(mean, var))
-        elif before.begins:
-            raise RuntimeError(_CUT)
+        elif before.begun is not None:
+            self._notes.cut.append(before.begun)
+        if mean._version != before.version and not torch.allclose(
+            data_of(moments.mean), mean, equal_nan=True
+        ):
+            raise RuntimeError(_CHANGED)
         shown = mean if torch.is_grad_enabled() else mean.detach()
         object.__setattr__(moments, "mean", with_data(moments.mean, shown))
         object.__setattr__(moments, "var", with_data(moments.var, torch.zeros_like(mean)))
