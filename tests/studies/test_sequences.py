@@ -6,7 +6,7 @@ import torch
 
 from spgru.data import MovingMNIST
 from spgru.studies.sequences import DEVIATIONS, Deviation, controlled_pairs, path
-from spgru.training.evaluation import TEST_SEED
+from spgru.training.evaluation import TEST_SEED, evaluation_sets
 
 
 def test_deviations_start_with_the_familiar_path() -> None:
@@ -56,3 +56,12 @@ def test_path_is_a_straight_line(tiny) -> None:
     dy, dx = points[-1] - points[0]
     assert dy / dx == pytest.approx(np.tan(np.radians(20)), abs=0.03)
     assert np.hypot(dy, dx) == pytest.approx(19 * 0.05 * 36, abs=1.5)
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS, ids=lambda one: one.label)
+def test_the_command_evaluate_and_the_study_ask_about_the_same_frames(tiny, deviation) -> None:
+    pairs = controlled_pairs(tiny(), deviation, 3)
+    sets = dict(evaluation_sets("controlled", 3, 3, torch.device("cpu")))
+    frames = next(iter(sets[f"{deviation.kind} {deviation.value:g}"]))
+    assert torch.equal(frames[:10], pairs.seen)
+    assert torch.equal(frames[10:], pairs.after)

@@ -111,3 +111,12 @@ def test_a_file_that_exists_is_refused_before_any_work(run: Path, tmp_path: Path
     path.touch()
     with pytest.raises(CheckpointError, match="exists"):
         calibrate_file(run, path)
+
+
+def test_a_network_without_random_weights_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(SystemExit):
+        main(["calibrate", "one-digit-mc-lstm", str(path)])
+    assert "has no random weights" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from spgru.training import DataConfig, TrainConfig, score
 from spgru.training.evaluation import CONTROLLED_SETS, Score, evaluation_sets, make_data
 from spgru.training.export import Loaded
 from spgru.training.inference import predict_file, read_sequences
-from spgru.training.model import make_model
+from spgru.training.model import DropoutConfig, make_model
 
 CPU = torch.device("cpu")
 
@@ -78,7 +78,9 @@ def test_the_controlled_sets() -> None:
     assert torch.equal(trained[0], trained[1])
     assert torch.equal(trained[0], trained[2])
     assert not torch.equal(trained[0], torch.cat(sets["angle 25"], 1))
-    assert torch.cat(sets["noise 0.6"], 1).mean() > 0.2
+    noisy = torch.cat(sets["noise 0.6"], 1)
+    assert noisy[:10].mean() > 0.2
+    assert torch.equal(noisy[10:], trained[0][10:])  # noise is on what is seen alone
     with pytest.raises(ValueError, match="the official file is of two digits"):
         next(evaluation_sets("controlled", 3, 2, CPU, official="x.npy"))
 
@@ -188,3 +190,18 @@ def test_what_is_no_array_is_refused(tmp_path: Path, content: bytes | None, mess
     np.savez(tmp_path / "several.npz", a=np.zeros(3))
     with pytest.raises(ValueError, match="is an archive of arrays; save"):
         read_sequences(tmp_path / "several.npz", 64, 64)
+
+
+@pytest.mark.parametrize("kind", ["mc_dropout_lstm", "mc_dropout_gru"])
+def test_a_network_that_samples_has_the_same_score_every_time(kind: Any, tmp_path: Path) -> None:
+    config = DropoutConfig(kind=kind, hidden_size=4)
+    model, frames = make_model(config), MovingMNIST(3).batch(0)
+    first, second = (score(model, frames.split([2, 1], 1)) for _ in range(2))
+    assert first == second
+    np.save(tmp_path / "seen.npy", frames[:10].numpy())
+    loaded = Loaded(model, TrainConfig(model=config), 0, {})
+    found = []
+    for name in ("a", "b"):
+        paths = predict_file(loaded, tmp_path / "seen.npy", tmp_path / name)
+        found.append([np.load(path) for path in paths])
+    assert np.array_equal(found[0][1], found[1][1])

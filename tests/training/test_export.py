@@ -318,3 +318,37 @@ def test_the_means_of_the_unfinished_training_fit_its_configuration() -> None:
     # Means and spreads in 16 bits, with their header, fit 16 MiB.
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert 2 * parameters + 20_000 < 2**24
+
+
+@pytest.mark.parametrize("precision", ["float16", "compact"])
+def test_levels_of_a_scale_survive_rounding(
+    run: Path, tmp_path: Path, precision: ExportPrecision
+) -> None:
+    """They are variances of pixels, which 16 bits would round to 0."""
+    model, frames = load_model(run).model, MovingMNIST(2).batch(0)[:10]
+    low, high = torch.full((10,), 1e-9), torch.full((10,), 1e-8)
+    power = torch.linspace(-0.4, 0.4, 10)
+    model.pixel_scale.set_(Scale(torch.ones(10), power, low=low, high=high))
+    path = export(run, tmp_path / "x.safetensors", precision, calibration=calibration_state(model))
+    found, expected = load_model(path).model.predict(frames), model.predict(frames)
+    torch.testing.assert_close(found.var.sum((2, 3)), expected.var.sum((2, 3)), rtol=0.05, atol=0)
+
+
+def test_a_training_leaves_the_calibration_of_its_start_behind(
+    tiny: Make, run: Path, tmp_path: Path
+) -> None:
+    model = load_model(run).model
+    model.future.readout.set_gains_({"weight": torch.full((model.future.readout.out_features,), 2)})
+    model.pixel_scale.set_(Scale(torch.full((10,), 3.0)))
+    start = export(run, tmp_path / "start.safetensors", calibration=calibration_state(model))
+    config = tiny(steps=2, output=str(tmp_path / "next"), initial=str(start))
+    begun = train(config, max_seconds=0, show="none")
+    assert begun.step == 1
+    assert not calibration_state(begun.model)
+    assert train(config, resume=True, show="none").step == 2
+
+
+def test_an_export_may_be_named_as_checkpoints_are(run: Path, tmp_path: Path) -> None:
+    path = export(run, tmp_path / "step-mine.safetensors")
+    path.with_suffix(".json").write_text("{}")
+    assert load_model(path).step == 2

@@ -171,7 +171,7 @@ def evaluate(
     published scores. The variance of a calibrated model is shown before calibration, too.
 
     two-digits is the test set of 10,000 sequences; controlled are unseen digits on the path of the
-    controlled study, with angle, speed and noise as trained and beyond.
+    controlled study, with angle, speed and noise (on what is seen) as trained and beyond.
     """
     from spgru.calibration import is_calibrated
     from spgru.cli import scores
@@ -238,6 +238,7 @@ def predict(
 ) -> None:
     """Predict what follows your own sequences: writes NAME_mean.npy and NAME_var.npy."""
     from spgru.calibration import is_calibrated
+    from spgru.models import VideoModel
     from spgru.runtime.device import choose_device
     from spgru.training import load_model
     from spgru.training.inference import predict_file
@@ -252,8 +253,11 @@ def predict(
         device=choose_device(device),
         overwrite=overwrite,
     )
-    kind = "calibrated" if is_calibrated(loaded.model) else "not calibrated, see spgru calibrate"
-    print(f"wrote {mean} and {var} ({kind})")
+    kind = ""
+    if isinstance(loaded.model, VideoModel):
+        is_there = is_calibrated(loaded.model)
+        kind = " (calibrated)" if is_there else " (not calibrated, see spgru calibrate)"
+    print(f"wrote {mean} and {var}{kind}")
 
 
 @app.command()

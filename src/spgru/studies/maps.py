@@ -38,7 +38,8 @@ def _measure(config: StudyConfig, networks: Networks, folder: Path) -> Tables:
     scale = config.scale
     pairs = controlled_pairs(config, DEVIATION, scale.sequences)
     results: Tables = {"correlation": []}
-    for seed in config.all_seeds:
+    # Networks that were given count once, not once for each seed.
+    for seed in dict.fromkeys(member.seed for member in _members(config)):
         predictions = {}
         for run, label in MODELS.items():
             model = networks.load(Member(run, seed))

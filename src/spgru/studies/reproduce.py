@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spgru.data import MovingMNISTTest
+from spgru.models import ModelConfig
 from spgru.reporting.pictures import require_matplotlib
 from spgru.runtime.errors import ConfigError
 from spgru.runtime.lock import locked
@@ -111,7 +112,9 @@ def _check(networks: Networks, names: Sequence[str], wanted: Iterable[Member]) -
                 f"--use {run}: {', '.join(names)} takes {', '.join(configs)}; leave it out"
             )
         found, own = networks.loaded(by_run[run]).config.model, configs[run].model
-        if type(found) is not type(own) or _reconstructs(found) != _reconstructs(own):
+        # The two kinds of dropout have one class of configuration.
+        is_other = not isinstance(own, ModelConfig) and found.kind != own.kind
+        if type(found) is not type(own) or is_other or _reconstructs(found) != _reconstructs(own):
             raise ConfigError(
                 f"--use {run}={source}: that is a network of kind {found.kind}, and {run} one of "
                 f"kind {own.kind}"

@@ -11,6 +11,7 @@ from spgru.calibration.state import calibration_state
 from spgru.calibration.truth import device_of
 from spgru.models import VideoModel
 from spgru.runtime.device import choose_device
+from spgru.runtime.errors import ConfigError
 from spgru.training.config import DataConfig
 from spgru.training.evaluation import make_data
 from spgru.training.export import ExportPrecision, check_export, export, load_model
@@ -79,6 +80,11 @@ def calibrate_as_trained(
         sequences: how many, drawn anew
         draws, steps, form, keep_mean: of `spgru.calibrate`
     """
+    if not isinstance(model, VideoModel):
+        raise ConfigError(
+            f"a network of kind {type(model).__name__} has no random weights of ours, which a "
+            "calibration is about"
+        )
     where = device_of(model)
     data = make_data(config, sequences, split="train", seed=seed + _FAR, device=where)
     seen = next(data).chunk(2)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ __all__ = [
     "make_data",
     "measure_frames",
     "score",
+    "seeded",
     "standard_error",
     "unseen",
 ]
@@ -127,11 +129,13 @@ def score(model: Any, batches: Iterable[Tensor]) -> Score:
     An autoencoder is scored on the first half in reverse, everything else on the second.
     """
     parts: list[dict[str, Tensor]] = []
+    options: dict[str, Any] = {}
     for frames in batches:
         seen, target = frames.chunk(2)
+        options = options or seeded(model, frames.device)
         if isinstance(model, Autoencoder):
             target = seen.flip(0)
-        found = measure_frames(model.predict(seen), target)
+        found = measure_frames(model.predict(seen, **options), target)
         found["closed_variance"] = found["variance"]
         if is_calibrated(model):
             with uncalibrated(model):
@@ -154,6 +158,13 @@ def score(model: Any, batches: Iterable[Tensor]) -> Score:
         by_frame={name: values.mean(1).tolist() for name, values in measured.items()},
         by_frame_errors={name: standard_error(v).tolist() for name, v in measured.items()},
     )
+
+
+def seeded(model: Any, device: torch.device | str) -> dict[str, Any]:
+    """What `predict` takes besides, so that a network that samples gives the same every time."""
+    if "generator" not in inspect.signature(model.predict).parameters:
+        return {}
+    return {"generator": torch.Generator(device).manual_seed(0)}
 
 
 def evaluation_sets(
@@ -230,8 +241,15 @@ def unseen(
     Args:
         make: `MovingMNIST` or its `controlled`, called with `options`
         directory: folder with your own MNIST files; None for the packaged ones
+        options: with `noise` it is on the first half, which a model sees, and not on what follows
     """
     size = min(batch_size, sequences)
-    data = make(size, split="test", seed=TEST_SEED, device=device, directory=directory, **options)
+    same = {"split": "test", "seed": TEST_SEED, "device": device, "directory": directory}
+    seen = make(size, **same, **options)
+    clean = make(size, **same, **{**options, "noise": 0.0}) if options.get("noise") else None
     for start in range(0, sequences, size):
-        yield next(data)[:, : sequences - start]
+        frames = next(seen)
+        if clean is not None:
+            half = len(frames) // 2
+            frames = torch.cat([frames[:half], next(clean)[half:]])
+        yield frames[:, : sequences - start]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,8 +124,10 @@ def _calibrated(
 
 
 def _narrow(name: str, tensor: Tensor, precision: ExportPrecision) -> Tensor:
-    # A single number, such as the log of a starting variance, is not worth rounding.
-    if precision == "float32" or not tensor.is_floating_point() or tensor.ndim == 0:
+    # A single number, such as the log of a starting variance, is not worth rounding; nor are the
+    # few of a scale, among them variances of pixels that would round to 0.
+    is_kept = tensor.ndim == 0 or name.rpartition(".")[0].endswith("_scale")
+    if precision == "float32" or not tensor.is_floating_point() or is_kept:
         return tensor.contiguous()
     narrow = tensor.to(torch.float16)
     if bool((narrow.isinf() != tensor.isinf()).any()):
@@ -156,7 +159,9 @@ def load_model(source: str | Path) -> Loaded:
 
 
 def load_weights(model: Any, source: str | Path) -> None:
-    """Put the weights of any such source into a model of the same shapes.
+    """Put the weights of any such source into a model of the same shapes, to go on with them.
+
+    A calibration belongs to weights as they are, and stays behind.
 
     A plain safetensors file gives the means alone, see `spgru.training.means`.
     """
@@ -167,6 +172,7 @@ def load_weights(model: Any, source: str | Path) -> None:
     stored = _stored(source).model
     make_room(model, stored)
     checkpoints.fit(model.state_dict(), stored, str(source))
+    uncalibrate(model)
 
 
 def _loaded(stored: Checkpoint, source: str) -> Loaded:
@@ -204,7 +210,8 @@ def _read(source: str | Path) -> Checkpoint:
         return checkpoints.load(path)
     # The JSON file beside an export may be something else, such as its scores.
     partner = path.with_suffix(".json")
-    if path.name.startswith("step-") and path.suffix == ".safetensors" and partner.exists():
+    is_checkpoint = re.fullmatch(r"step-\d{8,}\.safetensors", path.name) is not None
+    if is_checkpoint and partner.exists():
         return checkpoints.load(partner)
     return _read_export(path)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spgru.data.npy import check_array_file
 from spgru.runtime.storage import require_folder, write_whole
+from spgru.training.evaluation import seeded
 from spgru.training.export import Loaded
 
 __all__ = ["predict_file", "read_sequences"]
@@ -88,7 +89,7 @@ def predict_file(
     require_folder(paths[0].parent)
     frames, batched = read_sequences(source, shape.height, shape.width)
     model = loaded.model.to(device)
-    options = {} if steps is None else {"steps": steps}
+    options = seeded(model, device) | ({} if steps is None else {"steps": steps})
     parts = [
         model.predict(part.to(device), **options) for part in torch.split(frames, batch_size, 1)
     ]
