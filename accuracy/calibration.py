@@ -235,10 +235,10 @@ def measure(
 
 
 def _search(model: Any, fit: Tensor, arguments: argparse.Namespace) -> Found:
-    with at_rest(model, 0) as scale, uncalibrated(model):
-        problem = pose(model, fit, None, 0.25, None, None, 0, arguments.perturb)
+    with at_rest(model, 0) as scales, uncalibrated(model):
+        problem = pose(model, fit, None, 0.25, None, None, 0, scales, arguments.perturb)
         return search(
-            problem, scale, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
+            problem, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
         )
 
 
