@@ -39,6 +39,7 @@ from spgru.calibration.problem import pose
 from spgru.calibration.state import at_rest, uncalibrated
 from spgru.data import MovingMNIST
 from spgru.nn.contexts import sampling
+from spgru.nn.output_scale import OutputScale
 from spgru.reporting.markdown import table
 from spgru.studies.networks import Networks, train_all
 from spgru.studies.runs import Member, StudyConfig
@@ -173,7 +174,7 @@ def measure(
     model: Any, fit: Tensor, sets: dict[str, Tensor], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     start = time.monotonic()
-    found = None if arguments.as_is else _search(model, fit, arguments)
+    found, place = (None, None) if arguments.as_is else _search(model, fit, arguments)
     seconds = time.monotonic() - start
     sizes = [frames.shape[1] for frames in sets.values()]
     frames = torch.cat(list(sets.values()), 1)
@@ -192,7 +193,7 @@ def measure(
     if found is None:
         ways = {AS_IS: lambda: None, PLAIN: partial(spgru.uncalibrate, model)}
     else:
-        ways = {name: partial(form.apply, model) for name, form in found.forms.items()}
+        ways = {name: partial(form.apply, model, place) for name, form in found.forms.items()}
     best = AS_IS if found is None else found.best
     forms = {}
     for name, apply in ways.items():
@@ -234,12 +235,16 @@ def measure(
     }
 
 
-def _search(model: Any, fit: Tensor, arguments: argparse.Namespace) -> Found:
+def _search(
+    model: Any, fit: Tensor, arguments: argparse.Namespace
+) -> tuple[Found, OutputScale | None]:
+    """All forms, and where a scale of the output stands."""
     with at_rest(model, 0) as scales, uncalibrated(model):
         problem = pose(model, fit, None, 0.25, None, None, 0, scales, arguments.perturb)
-        return search(
+        found = search(
             problem, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
         )
+    return found, problem.scale
 
 
 def _in_chunks(function: Callable[[Tensor], Tensor], frames: Tensor, chunk: int) -> Tensor:
