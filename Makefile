@@ -46,7 +46,7 @@ test: $(READY)  ## run the tests (brute-force ones at reduced size)
 	$(BIN)/python -m pytest -q
 
 test-gpu: $(READY)  ## run the tests of kernels on this machine's GPU
-	$(BIN)/python -m pytest -q -n 0 tests/recurrent tests/nn/test_replay.py tests/nn/test_training_replay.py tests/nn/test_new_layers_gpu.py tests/models/test_whole_pass.py tests/functional/test_kernels.py tests/training/test_graph_update.py
+	$(BIN)/python -m pytest -q -n 0 tests/recurrent tests/nn/test_replay.py tests/nn/test_training_replay.py tests/nn/test_level_kernel.py tests/nn/test_new_layers_gpu.py tests/models/test_whole_pass.py tests/functional/test_kernels.py tests/training/test_graph_update.py
 
 check: $(READY)  ## formatting, lint, types, one-way imports, the documentation site
 	$(BIN)/ruff format --check .

@@ -24,6 +24,7 @@ from triton.compiler import ASTSource
 
 from spgru.data import kernels as drawing
 from spgru.functional.kernels import squash
+from spgru.nn.kernels import level
 from spgru.recurrent.kernels.triton import gru, lstm, persistent, planning, rnn, step as steps
 
 torch.set_float32_matmul_precision("high")
@@ -120,6 +121,17 @@ sizes = dict.fromkeys(
 ) | dict(count="i32")
 compiled = triton.compile(
     ASTSource(squash._backward, sizes | constants, {{(7,): True, (8,): 256}}),
+    target=GPUTarget("cuda", 90, 32),
+)
+check_minima(compiled)
+pointers = dict.fromkeys(("var", "new_var", "factor", "power", "low", "high"), "*fp32")
+numbers = dict.fromkeys(("factors", "powers", "batch", "steps"), "i32")
+constants = dict.fromkeys(("size", "time_first", "block"), "constexpr")
+compiled = triton.compile(
+    ASTSource(
+        level._scale_rows, pointers | numbers | constants,
+        {{(10,): 4100, (11,): True, (12,): 4096}},
+    ),
     target=GPUTarget("cuda", 90, 32),
 )
 check_minima(compiled)

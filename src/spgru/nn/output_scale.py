@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from spgru.checks import has_triton, is_transformed
 from spgru.modes import enter_gains, gains_of, unobserved, watch
 from spgru.moments import Moments
 from spgru.nn.contexts import at_mean
@@ -74,6 +75,12 @@ class Scale(NamedTuple):
         return 1 if has_time and self.factor.ndim == 1 else 0
 
     def _of_batch(self, var: Tensor) -> Tensor:
+        if self._one_kernel_does(var):
+            from spgru.nn.kernels.level import scale_by_level
+
+            assert self.power is not None
+            time = self.factor.ndim - 1
+            return scale_by_level(var, self.factor, self.power, self.low, self.high, time)
         factor = self._by_step(self.factor, var)
         # Rounding must not take more away than there is.
         rest = var if self.own is None else (var - self.own.to(var)).clamp(min=0)
@@ -86,6 +93,21 @@ class Scale(NamedTuple):
             level = level.clamp(min=torch.finfo(level.dtype).tiny)
             factor = factor * level ** self._by_step(self.power, var)
         return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
+
+    def _one_kernel_does(self, var: Tensor) -> bool:
+        """Whether a GPU can do it in one launch: of the eight otherwise, most are tiny."""
+        return (
+            var.is_cuda
+            and self.power is not None
+            and self.power.ndim > 0
+            and self.own is None
+            and self.noise is None
+            and var.ndim > 2
+            and var.dtype == torch.float32
+            and not (var.requires_grad and torch.is_grad_enabled())
+            and not is_transformed(var)
+            and has_triton()
+        )
 
     def _by_step(self, values: Tensor, var: Tensor) -> Tensor:
         """One for each step of the variance, or one for all, in a shape that broadcasts to it."""
