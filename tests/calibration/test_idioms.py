@@ -282,3 +282,23 @@ def test_a_laplace_approximation_takes_a_calibration_out() -> None:
     spgru.calibrate(model, x, y, **SILENT)
     spgru.laplace(model, [(x, y)], prior_precision=1.0)
     assert not hasattr(model, "output_scale")
+
+
+@pytest.mark.parametrize("with_outcomes", [False, True])
+def test_one_of_several_inputs_may_be_empty(with_outcomes: bool) -> None:
+    """Covariates where there are none."""
+
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = spgru.GRU(2, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor, covariates: torch.Tensor) -> spgru.Moments:
+            output: spgru.Moments = self.gru(torch.cat([x, covariates], -1))[0]
+            return output
+
+    x = torch.randn(8, 5, 2)
+    y = torch.randn(8, 5, 4) if with_outcomes else None
+    quick = {} if with_outcomes else {"draws": 10, "steps": 2}
+    report = spgru.calibrate(Joined(), (x, torch.zeros(8, 5, 0)), y, progress=False, **quick)
+    assert report.chosen

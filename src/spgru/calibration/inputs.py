@@ -66,10 +66,11 @@ def check_inputs(name: str, inputs: Any) -> None:
                 "length as a Tensor (gains found there hold for packed sequences too)"
             )
         for part in parts:
-            if not part.numel():
-                raise ValueError(f"{name} is empty; pass at least {LEAST} sequences")
             if part.is_floating_point() and not bool(part.isfinite().all()):
                 raise ValueError(f"{name} holds NaN or infinite values; leave those sequences out")
+    # One of several may be: covariates where there are none.
+    if not any(leaf.numel() for leaf in leaves):
+        raise ValueError(f"{name} is empty; pass at least {LEAST} sequences")
 
 
 def check_different(inputs: Any, dim: int) -> None:

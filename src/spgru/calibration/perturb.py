@@ -48,7 +48,7 @@ def with_noise(
 
     def noisy(value: Tensor, all_values: Tensor) -> Tensor:
         nonlocal changed
-        if not value.is_floating_point():
+        if not value.is_floating_point() or not value.numel():
             return value
         has_features = dim < all_values.ndim - 1 < 3
         rows = all_values.reshape(-1, all_values.shape[-1] if has_features else 1)
