@@ -24,7 +24,7 @@ def test_configurations(scale: str) -> None:
     ours, theirs = configs["controlled_sp_gru"], configs["controlled_mc_lstm"]
     assert isinstance(ours.model, ModelConfig)
     sizes = [parameters(make_model(config.model)) for config in (ours, theirs)]
-    assert sizes[1] == pytest.approx(sizes[0], rel=0.001)
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.002)
     # The LSTM is to have a similar error, the deep Markov model the same budget.
     assert configs["controlled_mc_lstm"].steps >= ours.steps
     assert configs["controlled_deep_markov"].steps == ours.steps
