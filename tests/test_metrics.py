@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import scoringrules
 import torch
 import torch.nn.functional as F
 from scipy.integrate import quad
@@ -264,6 +265,23 @@ def test_interval_score_by_definition(level: float) -> None:
     ]
     assert scores[1] < min(scores[0], scores[2])
     assert interval_score(Moments(y[:2], y[:2] ** 2), y[:2] * torch.nan).isnan().all()
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
+def test_scores_are_those_of_scoringrules(level: float) -> None:
+    prediction = Moments(torch.randn(500).double(), torch.rand(500).double() + 0.01)
+    target = prediction.mean + 2 * torch.randn(500).double()
+    y, mean, std = (part.numpy() for part in (target, prediction.mean, prediction.std))
+    lower, upper = (bound.numpy() for bound in prediction.interval(level))
+    for found, expected in (
+        (crps(prediction, target), scoringrules.crps_normal(y, mean, std)),
+        (gaussian_nll(prediction, target), scoringrules.logs_normal(y, mean, std)),
+        (
+            interval_score(prediction, target, level),
+            scoringrules.interval_score(y, lower, upper, 1 - level),
+        ),
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_mean_squared_z() -> None:
