@@ -1,11 +1,14 @@
-"""A bar on a terminal, while a fit runs."""
+"""A bar on a terminal, while something long runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 __all__ = ["Bar"]
+
+T = TypeVar("T")
 
 
 class Bar:
@@ -48,3 +51,9 @@ class Bar:
     def advance(self) -> None:
         if self._bar is not None:
             self._bar.advance(self._task)
+
+    def over(self, values: Iterable[T]) -> Iterator[T]:
+        """The same values; the bar advances when one has been used."""
+        for value in values:
+            yield value
+            self.advance()

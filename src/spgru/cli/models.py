@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 from dataclasses import asdict
@@ -174,6 +175,7 @@ def evaluate(
     controlled study, with angle, speed and noise (on what is seen) as trained and beyond.
     """
     from spgru.calibration import is_calibrated
+    from spgru.calibration.progress import Bar
     from spgru.cli import scores
     from spgru.nn.weight import is_spread
     from spgru.runtime.device import choose_device
@@ -193,8 +195,10 @@ def evaluate(
     columns = scores.Columns(is_calibrated(model))
     rows: list[dict[str, Any]] = []
     sets = evaluation.evaluation_sets(data.value, sequences, batch_size, where, official, mnist)
+    count = math.ceil((sequences or evaluation.SEQUENCES[data.value]) / batch_size)
     for name, batches in sets:
-        found = evaluation.score(model, batches)
+        with Bar(True, count, name) as bar:
+            found = evaluation.score(model, bar.over(batches))
         if not rows:
             print(columns.header)
         print(columns.line(name, found))

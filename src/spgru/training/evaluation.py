@@ -22,6 +22,7 @@ from spgru.training.config import DataConfig
 
 __all__ = [
     "CONTROLLED_SETS",
+    "SEQUENCES",
     "TEST_SEED",
     "Score",
     "evaluation_sets",
@@ -39,6 +40,9 @@ CONTROLLED_SETS: dict[str, tuple[float, ...]] = {
     "noise": (0.0, 0.2, 0.4, 0.6),
 }
 """The controlled study: values of each property of the path; the first is that of training."""
+
+SEQUENCES = {"two-digits": 10_000, "controlled": 100}
+"""How many there are in each test set of a kind, unless asked for fewer."""
 
 TEST_SEED = 2020
 """Fixed, so that every model is scored on the same sequences."""
@@ -180,7 +184,7 @@ def evaluation_sets(
     Args:
         kind: `"two-digits"`, the test set of the official protocol, or `"controlled"`, unseen
             digits on the path of the controlled study with one thing changed, see `CONTROLLED_SETS`
-        sequences: of each; None for 10,000, or 100 of each controlled set
+        sequences: of each; None for those of `SEQUENCES`
         official: path of the official file, in place of the regenerated set
         directory: folder with your own MNIST files, of which the sequences are then made
     """
@@ -191,7 +195,9 @@ def evaluation_sets(
             )
         yield (
             "two digits, of your own",
-            unseen(MovingMNIST, sequences or 10_000, batch_size, device, directory, digits=2),
+            unseen(
+                MovingMNIST, sequences or SEQUENCES[kind], batch_size, device, directory, digits=2
+            ),
         )
         return
     if kind == "two-digits":
@@ -209,7 +215,7 @@ def evaluation_sets(
                 f"{changed} {value:g}",
                 unseen(
                     MovingMNIST.controlled,
-                    sequences or 100,
+                    sequences or SEQUENCES[kind],
                     batch_size,
                     device,
                     directory,
