@@ -36,7 +36,7 @@ from spgru.nn import (
     LSTMCell,
     RNNCell,
 )
-from spgru.nn.contexts import frozen
+from spgru.nn.contexts import at_mean, frozen, sampling
 from spgru.nn.recordings import set_cuda_graphs
 from spgru.nn.weight import parameter_groups
 from spgru.onnx_export import to_onnx
@@ -66,6 +66,7 @@ __all__ = [
     "Report",
     "Stream",
     "Trace",
+    "at_mean",
     "audit",
     "calibrate",
     "cat",
@@ -86,6 +87,7 @@ __all__ = [
     "pad_packed_moments",
     "parameter_groups",
     "respond",
+    "sampling",
     "save_pretrained",
     "set_cuda_graphs",
     "set_value_checks",

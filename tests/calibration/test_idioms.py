@@ -284,6 +284,19 @@ def test_a_laplace_approximation_takes_a_calibration_out() -> None:
     assert not hasattr(model, "output_scale")
 
 
+def test_the_curvature_of_a_laplace_approximation_knows_no_calibration() -> None:
+    x = torch.randn(200, 2)
+    y = x[:, :1] + 3 * torch.randn(200, 1)
+    layers = spgru.Linear(2, 8, weight_std=0.1), spgru.GaussianHead(8, 1, weight_std=0.1)
+    plain = nn.Sequential(*layers)
+    calibrated = copy.deepcopy(plain)
+    assert spgru.calibrate(calibrated, x, y, **SILENT).chosen != "plain"
+    for model in (plain, calibrated):
+        spgru.laplace(model, [(x, y)], prior_precision=1.0)
+    expected, found = (model[0].weight_moments("weight").var for model in (plain, calibrated))
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("with_outcomes", [False, True])
 def test_one_of_several_inputs_may_be_empty(with_outcomes: bool) -> None:
     """Covariates where there are none."""

@@ -10,7 +10,8 @@ def test_a_bar_counts_the_values_that_have_been_used(capsys, monkeypatch):
     with Bar(True, 3, "angle 25") as bar:
         assert list(bar.over("abc")) == ["a", "b", "c"]
     shown = capsys.readouterr()
-    assert "angle 25" in shown.err and "3/3" in shown.err
+    assert "angle 25" in shown.err
+    assert "3/3" in shown.err
     assert shown.out == ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils import prune, spectral_norm
 
 import spgru
 from spgru import modes
@@ -154,3 +155,37 @@ def test_tracing_works_and_auditing_is_refused_while_weights_are_numbers() -> No
         assert not spgru.trace(layer, x)["l0"]["z"].std.any()
         with pytest.raises(ValueError, match="outside of `sampling` and `at_mean`"):
             spgru.audit(layer, x, draws=2)
+
+
+def test_sampling_draws_anew_in_every_block_and_follows_torchs_seed() -> None:
+    layer, x = spgru.Linear(3, 2, weight_std=0.1), torch.randn(4, 3)
+
+    def two() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        found = []
+        for _ in range(2):
+            with spgru.sampling(layer):
+                found.append(layer(x).mean)
+        return found
+
+    first, second = two()
+    assert not torch.equal(first, second)
+    assert all(map(torch.equal, two(), (first, second)))
+
+
+def test_sampling_leaves_a_pruned_weight_its_gradient() -> None:
+    layer = prune.l1_unstructured(spgru.Linear(3, 2, weight_std=0.05), "weight", 2)
+    y = layer(torch.randn(4, 3))
+    with sampling(layer, torch.Generator()):
+        pass
+    spgru.loss(y.detach(), torch.zeros(4, 2), layer, data_size=4).backward()
+    assert layer.weight_orig.grad.norm() > 0
+
+
+def test_sampling_takes_no_step_of_spectral_norm() -> None:
+    layer = spectral_norm(spgru.Linear(3, 3)).train()
+    before = layer.weight_u.clone()
+    with sampling(layer, torch.Generator()):
+        pass
+    assert torch.equal(layer.weight_u, before)
+    assert layer.training

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgru.calibration import uncalibrate
+from spgru.calibration import uncalibrate, uncalibrated
 from spgru.conversion.curvature import (
     Batch,
     Vector,
@@ -96,13 +96,15 @@ def laplace(
     if prior_precision is not None and not prior_precision > 0:
         raise ValueError(f"prior_precision must be positive, got {prior_precision}")
     with evaluating(model):
-        problem = _Problem(model, weights, data, loss, batch_dim)
-        curvature = problem.curvature()
-        _warn_of_unused(curvature)
-        if prior_precision is not None:
-            precisions, determined = dict.fromkeys(weights, prior_precision), None
-        else:
-            precisions, determined = problem.find_precisions(curvature)
+        # A calibration scales the output, noise of its own included, and the curvature with it.
+        with uncalibrated(model):
+            problem = _Problem(model, weights, data, loss, batch_dim)
+            curvature = problem.curvature()
+            _warn_of_unused(curvature)
+            if prior_precision is not None:
+                precisions, determined = dict.fromkeys(weights, prior_precision), None
+            else:
+                precisions, determined = problem.find_precisions(curvature)
         uncalibrate(model)
         problem.set_variances(curvature, precisions)
     return Laplace(problem.samples, problem.noise, precisions, determined)

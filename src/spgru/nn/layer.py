@@ -246,11 +246,21 @@ def layers_of(module: nn.Module) -> Iterator[tuple[str, Layer]]:
 
 def refresh_weights(module: nn.Module) -> None:
     """Compute what hooks of `torch.nn.utils` (pruning, weight_norm, spectral_norm) compute before
-    every call: who reads weights without one would get those of the last call."""
+    every call: weights that are read without a call would be those of the last one.
+
+    With a history, whoever asks, since a loss may read them next; and as in evaluation, where
+    `spectral_norm` takes no step of its iteration.
+    """
     for _, layer in layers_of(module):
-        for hook in layer._forward_pre_hooks.values():
-            if type(hook).__module__.startswith("torch.nn.utils."):
-                hook(layer, ())
+        is_training = layer.training
+        layer.training = False
+        try:
+            for hook in layer._forward_pre_hooks.values():
+                if type(hook).__module__.startswith("torch.nn.utils."):
+                    with torch.enable_grad():
+                        hook(layer, ())
+        finally:
+            layer.training = is_training
 
 
 def _tapped(mode: Responding, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
