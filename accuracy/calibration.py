@@ -35,11 +35,10 @@ from torch import Tensor
 
 import spgru
 from spgru.calibration.forms import PLAIN, Found, search
-from spgru.calibration.problem import pose
+from spgru.calibration.problem import Problem, pose
 from spgru.calibration.state import at_rest, uncalibrated
 from spgru.data import MovingMNIST
 from spgru.nn.contexts import sampling
-from spgru.nn.output_scale import OutputScale
 from spgru.reporting.markdown import table
 from spgru.studies.networks import Networks, train_all
 from spgru.studies.runs import Member, StudyConfig
@@ -174,7 +173,7 @@ def measure(
     model: Any, fit: Tensor, sets: dict[str, Tensor], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     start = time.monotonic()
-    found, place = (None, None) if arguments.as_is else _search(model, fit, arguments)
+    found, problem = (None, None) if arguments.as_is else _search(model, fit, arguments)
     seconds = time.monotonic() - start
     sizes = [frames.shape[1] for frames in sets.values()]
     frames = torch.cat(list(sets.values()), 1)
@@ -190,10 +189,10 @@ def measure(
     }
     masks = {kind: pixel_masks(t) for kind, t in kinds.items()}
     ways: dict[str, Callable[[], Any]]
-    if found is None:
+    if found is None or problem is None:
         ways = {AS_IS: lambda: None, PLAIN: partial(spgru.uncalibrate, model)}
     else:
-        ways = {name: partial(form.apply, model, place) for name, form in found.forms.items()}
+        ways = {name: partial(form.apply, model, problem) for name, form in found.forms.items()}
     best = AS_IS if found is None else found.best
     forms = {}
     for name, apply in ways.items():
@@ -235,16 +234,14 @@ def measure(
     }
 
 
-def _search(
-    model: Any, fit: Tensor, arguments: argparse.Namespace
-) -> tuple[Found, OutputScale | None]:
-    """All forms, and where a scale of the output stands."""
+def _search(model: Any, fit: Tensor, arguments: argparse.Namespace) -> tuple[Found, Problem]:
+    """All forms, and what they were fitted to."""
     with at_rest(model, 0) as scales, uncalibrated(model):
         problem = pose(model, fit, None, 0.25, None, None, 0, scales, arguments.perturb)
         found = search(
             problem, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
         )
-    return found, problem.scale
+    return found, problem
 
 
 def _in_chunks(function: Callable[[Tensor], Tensor], frames: Tensor, chunk: int) -> Tensor:

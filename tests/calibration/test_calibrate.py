@@ -14,7 +14,7 @@ import spgru
 from spgru import Moments
 from spgru.calibration.fit import fit_scale
 from spgru.calibration.inputs import find_shape
-from spgru.calibration.truth import Shape, drawn_truths
+from spgru.calibration.truth import Own, Shape, drawn_truths
 from spgru.models import ModelConfig, build
 from spgru.nn.contexts import recording
 from spgru.nn.output_scale import Scale, attach_scale
@@ -277,7 +277,7 @@ def test_scales_that_are_known(time: int) -> None:
         var, shape = own + weights, Shape(time, 1 - time)
         if time:
             true, var = true.transpose(0, 1), var.transpose(0, 1)
-        scale = fit_scale(true, var, shape, own, True, powered)
+        scale = fit_scale(true, var, shape, Own(own.float(), False, own), True, powered)
         assert scale is not None
         assert torch.allclose(scale(var), true, rtol=1e-5)
         assert torch.allclose(scale.factor.flatten().double(), factor, rtol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 import spgru
 from spgru import Moments
+from spgru.calibration import is_calibrated
 from spgru.models import ModelConfig, build
+from spgru.nn.output_scale import Scale, attach_scale, with_dims
 
 SILENT: dict[str, Any] = {"progress": False}
 
@@ -64,7 +67,7 @@ def test_a_factor_acts_once_where_forward_runs_over_the_children(make: Any) -> N
     model, x, y = make(), torch.randn(80, 8), torch.randn(80, 1)
     before = model(x).var
     report = spgru.calibrate(model, x, y, form="scale", **SILENT)
-    factor = model.output_scale.factor
+    factor = model.output_scale.outcome_factor
     torch.testing.assert_close(model(x).var, before * factor)
     assert 0.5 < _squares(model, x, y) < 2
     assert report.chosen != "plain"
@@ -96,10 +99,10 @@ def test_an_inner_factor_is_not_changed_where_it_acts_several_times() -> None:
 
     inner, x = nn.Sequential(spgru.Linear(2, 2, weight_std=0.1)), torch.randn(60, 2)
     spgru.calibrate(inner, x, inner(x).mean + 0.5 * torch.randn(60, 2), form="scale", **SILENT)
-    outer, factor = Roll(inner), inner.output_scale.factor.clone()
+    outer, factor = Roll(inner), inner.output_scale.outcome_factor.clone()
     y = outer(x).mean + torch.randn(60, 2)
     spgru.calibrate(outer, x, y, form="scale", **SILENT)
-    assert torch.equal(inner.output_scale.factor, factor)
+    assert torch.equal(inner.output_scale.outcome_factor, factor)
     assert 0.6 < _squares(outer, x, y) < 1.6
 
 
@@ -111,10 +114,10 @@ def test_a_scale_stays_where_some_weights_are_loaded_and_goes_with_all_of_them()
     before = model(x).var
     for part in ({}, {"head.bias": model.head.bias.clone()}):
         result = model.load_state_dict(part, strict=False)
-        assert "output_scale.factor" in result.missing_keys
+        assert "output_scale.outcome_factor" in result.missing_keys
         assert torch.equal(model(x).var, before)
     model.load_state_dict(plain)
-    assert model.output_scale.scale is None
+    assert model.output_scale.outcomes is None
     assert (model(x).var < before).any()
 
 
@@ -126,10 +129,10 @@ def test_the_scale_of_a_model_of_ours_stays_where_some_weights_are_loaded() -> N
     state = model.state_dict()
     part = {name: value for name, value in state.items() if name.startswith("future")}
     model.load_state_dict(part, strict=False)
-    assert model.pixel_scale.scale is not None
+    assert model.pixel_scale.outcomes is not None
     plain = {name: value for name, value in state.items() if not name.startswith("pixel_scale")}
     model.load_state_dict(plain)
-    assert model.pixel_scale.scale is None
+    assert model.pixel_scale.outcomes is None
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
@@ -164,8 +167,8 @@ def test_variance_of_the_input_is_not_taken_for_noise_of_the_module() -> None:
     x = Moments(mean, torch.full_like(mean, 0.05))
     y = mean[:, -1] + torch.randn(60, 2)
     spgru.calibrate(model, x, y, **SILENT)
-    assert model.output_scale.own is None
-    assert model.output_scale.noise_factor is None
+    assert model.output_scale.outcome_own is None
+    assert model.output_scale.outcome_noise_factor is None
 
 
 @torch.no_grad()
@@ -186,13 +189,14 @@ def test_a_certain_output_that_was_wrong_has_no_intervals_that_hold() -> None:
 
 
 @torch.no_grad()
-def test_a_power_of_no_variance_is_finite_in_16_bits() -> None:
-    from spgru.nn.output_scale import Scale
-
+def test_a_power_of_little_variance_is_as_in_32_bits_in_16_bits() -> None:
     numbers = {"power": -0.5, "low": 1e-9, "high": 1.0}
     scale = Scale(torch.ones(1), **{name: torch.tensor(value) for name, value in numbers.items()})
     half = Scale(*(None if part is None else part.half() for part in scale))
     assert not half(torch.zeros(3, 2, dtype=torch.float16)).any()
+    small = torch.full((3, 2), 1e-5)
+    wide = Scale(*(None if part is None else part.float() for part in half))
+    torch.testing.assert_close(half(small.half()).float(), wide(small), rtol=0.02, atol=0)
 
 
 # -- what a module returns -------------------------------------------------------------------------
@@ -315,3 +319,133 @@ def test_one_of_several_inputs_may_be_empty(with_outcomes: bool) -> None:
     quick = {} if with_outcomes else {"draws": 10, "steps": 2}
     report = spgru.calibrate(Joined(), (x, torch.zeros(8, 5, 0)), y, progress=False, **quick)
     assert report.chosen
+
+
+@torch.no_grad()
+def test_another_output_than_that_of_the_fit_is_refused() -> None:
+    """Of one step alone, nothing tells which one."""
+
+    class LastToo(_Sequence):
+        def forward(self, x: Any, last: bool = False) -> Moments:
+            found: Moments = super().forward(x)
+            return found[:, -1] if last else found
+
+    model, x = LastToo(), torch.randn(24, 8, 2)
+    y = model(x).mean + torch.linspace(0.1, 5, 8)[:, None] * torch.randn(24, 8, 3)
+    assert spgru.calibrate(model, x, y, **SILENT).chosen == "factor per step"
+    with pytest.raises(ValueError, match="has 2 dimensions but had 3 when"):
+        model(x, last=True)
+    torch.testing.assert_close(model(x[0]).var, model(x).var[0])
+
+
+@torch.no_grad()
+def test_one_factor_holds_for_any_output() -> None:
+    class LastToo(_Sequence):
+        def forward(self, x: Any, last: bool = False) -> Moments:
+            found: Moments = super().forward(x)
+            return found[:, -1] if last else found
+
+    model, x = LastToo(), torch.randn(24, 8, 2)
+    plain = model(x, last=True).var
+    attach_scale(model).set_(with_dims(Scale(torch.tensor([3.0])), 3, 3))
+    torch.testing.assert_close(model(x, last=True).var, 3 * plain)
+
+
+@pytest.mark.parametrize(
+    "regroup",
+    [lambda m: m[:], lambda m: nn.Sequential(*m), lambda m: nn.Sequential(*m.children())],
+    ids=["slice", "unpacked", "children"],
+)
+@torch.no_grad()
+def test_a_new_module_of_the_same_children_is_not_calibrated(regroup: Any) -> None:
+    model, x, y = _converted(), torch.randn(80, 8), torch.randn(80, 1)
+    plain = model(x).var
+    spgru.calibrate(model, x, y, form="scale", **SILENT)
+    other = regroup(model)
+    assert not is_calibrated(other)
+    assert torch.equal(other(x).var, plain)
+    spgru.calibrate(other, x, y, form="scale", **SILENT)
+    torch.testing.assert_close(other(x).var, model(x).var)
+
+
+@torch.no_grad()
+def test_a_module_whose_scale_was_deleted_says_what_to_do() -> None:
+    model, x = _converted(), torch.randn(80, 8)
+    spgru.calibrate(model, x, torch.randn(80, 1), form="scale", **SILENT)
+    del model[-1]
+    with pytest.raises(RuntimeError, match=r"was taken away; call `spgru.uncalibrate`"):
+        model(x)
+    spgru.uncalibrate(model)
+    assert torch.equal(model(x).var, _plain(model, x).var)
+
+
+@torch.no_grad()
+def test_a_scale_goes_with_weights_that_change_and_with_gains() -> None:
+    x, y = torch.randn(40, 8, 2), 3 * torch.randn(40, 8, 3)
+    other = {name: value for name, value in _Sequence().state_dict().items() if name != "head.bias"}
+    model = _Sequence()
+    spgru.calibrate(model, x, y, **SILENT)
+    model.load_state_dict(other, strict=False)
+    assert not is_calibrated(model)
+    model = _Sequence()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    model.head.set_gains_({"weight": torch.full((3,), 6.0)})
+    spgru.calibrate(model, x, y, **SILENT)
+    del weights["gru.bias_ih_l0"]
+    model.load_state_dict(weights, strict=False)  # of the same weights, without gains
+    assert not is_calibrated(model)
+
+
+def test_a_model_of_ours_is_freed_when_it_is_deleted() -> None:
+    """And not when the garbage collector comes by: its memory may be that of a GPU."""
+    model = build(ModelConfig(height=8, width=8, hidden_size=6))
+    gone = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+class _Noisy(nn.Module):
+    """With noise that depends on the input; (B, T, 2) to (B, T, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = spgru.GRU(2, 8, batch_first=True, weight_std=0.5)
+        self.head = spgru.GaussianHead(8, 1, weight_std=0.1)
+        nn.init.constant_(self.head.log_var.bias, -4.0)
+
+    def forward(self, x: Any) -> Moments:
+        found: Moments = self.head(self.gru(x)[0])
+        return found
+
+
+@pytest.mark.parametrize("form", ["auto", "scale", "scale per step"])
+@torch.no_grad()
+def test_noise_that_depends_on_the_input_stays_where_the_rest_is_scaled(form: Any) -> None:
+    model, x = _Noisy(), torch.randn(48, 8, 2)
+    report = spgru.calibrate(model, x, form=form, draws=300, steps=30, **SILENT)
+    assert "scale" in report.chosen
+    means, noises = [], []
+    generator = torch.Generator().manual_seed(1)
+    new = torch.randn(24, 8, 2)
+    for _ in range(600):
+        with spgru.sampling(model, generator):
+            found = _plain(model, new)
+        means.append(found.mean)
+        noises.append(found.var)
+    true = torch.stack(means).var(0) + torch.stack(noises).mean(0)
+    ratio = model(new).var.mean((0, 2)) / true.mean((0, 2))
+    assert ((ratio > 0.85) & (ratio < 1.15)).all(), ratio
+    # What is left at the means of the weights is the noise, as it was.
+    with spgru.at_mean(model):
+        torch.testing.assert_close(model(new).var, _plain(model, new).var)
+    torch.testing.assert_close(model(new[0]).var, model(new).var[0], rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def _plain(model: nn.Module, x: Any) -> Any:
+    with spgru.uncalibrated(model):
+        return model(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from statistics import NormalDist
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
 from spgru import Moments
-from spgru.calibration.outcomes import Outcomes, _compose, conformal_factor
+from spgru.calibration.outcomes import Outcomes, conformal_factor
 from spgru.moments import pad_packed_moments
 from spgru.nn.output_scale import OutputScale, Scale, scales_of
 
@@ -44,7 +45,7 @@ def test_one_factor_for_weights_and_one_for_the_noise() -> None:
     x, y = _data(a=4.0, b=0.2)
     report = spgru.calibrate(model, x, y)
     assert report.chosen == "weights and noise"
-    scale = model.output_scale.scale
+    scale = model.output_scale.outcomes
     # Of 3,000 outcomes a variance is known to 3 %.
     assert scale.factor.item() == pytest.approx(4.0, rel=0.15)
     assert scale.noise.tolist() == pytest.approx([0.2, 0.2], rel=0.25)
@@ -62,7 +63,7 @@ def test_a_module_without_noise_gets_some_for_every_feature() -> None:
     model = Model()
     x, y = _data(a=2.0, b=torch.tensor([0.1, 1.0]))
     spgru.calibrate(model, x, y)
-    scale = model.output_scale.scale
+    scale = model.output_scale.outcomes
     assert scale.factor.item() == pytest.approx(2.0, rel=0.15)
     assert scale.noise.tolist() == pytest.approx([0.1, 1.0], rel=0.25)
 
@@ -74,7 +75,7 @@ def test_noise_that_depends_on_the_input() -> None:
     y = (3 * 0.25 * x**2 + 0.1 * (1 + x.abs())).sqrt() * torch.randn(400, 5, 2)
     report = spgru.calibrate(model, x, y)
     assert report.chosen == "weights and noise"
-    scale = model.output_scale.scale
+    scale = model.output_scale.outcomes
     assert scale.noise_factor.item() == pytest.approx(0.2, rel=0.35)
     expected = 3 * 0.25 * x**2 + 0.1 * (1 + x.abs())
     assert torch.allclose(model(x).var.mean(0), expected.mean(0), rtol=0.15)
@@ -89,10 +90,8 @@ def test_outcomes_after_drawn_networks() -> None:
     )
     first = model(x).var
     spgru.calibrate(model, x, y)
-    scale = model.output_scale.scale
-    ratio = scale.factor / torch.linspace(1, 2, 5)[None]
-    assert torch.allclose(ratio, ratio[:, :1].expand(1, 5))
-    assert torch.allclose(model(x).var, ratio[0, 0] * first + scale.noise, rtol=1e-4)
+    scale = model.output_scale.outcomes
+    assert torch.allclose(model(x).var, scale.factor * first + scale.noise, rtol=1e-4)
 
 
 def test_outcomes_that_were_not_observed() -> None:
@@ -102,7 +101,7 @@ def test_outcomes_that_were_not_observed() -> None:
     report = spgru.calibrate(models[0], x, y.masked_fill(holes, torch.nan))
     assert report.missing > 0
     assert "not observed" in str(report)
-    assert models[0].output_scale.scale.factor.item() == pytest.approx(4, rel=0.25)
+    assert models[0].output_scale.outcomes.factor.item() == pytest.approx(4, rel=0.25)
     with pytest.raises(ValueError, match="NaN for all"):
         spgru.calibrate(models[1], x, torch.full_like(y, torch.nan))
     assert list(models[1].state_dict()) == list(Model().state_dict())
@@ -233,22 +232,40 @@ def test_a_module_of_certain_weights() -> None:
 
 
 @pytest.mark.parametrize("varies", [False, True])
-def test_noise_found_after_a_factor_is_that_of_the_scaled_output(varies: bool) -> None:
-    """a (f v - own) + noise, own as it is after the factor f."""
-    v, own = torch.tensor([3.0, 5.0]), torch.tensor([1.0, 1.0])
+@torch.no_grad()
+def test_noise_of_outcomes_is_that_of_the_output_as_scaled_before(varies: bool) -> None:
+    """a (f v - f own) + b f own, where the first fit has a factor f on everything."""
+    v, own = torch.tensor([[3.0, 5.0]]), torch.tensor([[1.0, 1.5]])
     f, a, b = 4.0, 2.0, 3.0
-    inner = Scale(torch.tensor([f]))
+    scale = OutputScale()
+    scale.set_(Scale(torch.tensor([f])))
     if varies:
-        outer = Scale(torch.tensor([a]), noise_factor=torch.tensor(b))
+        outcomes = Scale(torch.tensor([a]), noise_factor=torch.tensor(b))
     else:
-        outer = Scale(torch.tensor([a]), None, f * own, b * f * own)
-    composed = _compose(outer, inner)
-    assert composed is not None
-    if varies:  # as the hook does: own of the module itself
-        composed = composed._replace(own=own, noise=composed.noise_factor * own)
-    assert torch.allclose(composed(v), a * (f * v - f * own) + b * f * own)
-    for unlike in (Scale(torch.ones(2)), Scale(torch.ones(1), power=torch.tensor(0.1))):
-        assert _compose(outer, unlike) is None
+        outcomes = Scale(torch.tensor([a]), own=f * own[0], noise=b * f * own[0])
+    scale.set_outcomes_(outcomes)
+    found = scale.scaled(Moments(torch.zeros(1, 2), v), own if varies else None)
+    assert torch.allclose(found.var, a * (f * v - f * own) + b * f * own)
+
+
+@torch.no_grad()
+def test_a_fit_to_outcomes_takes_the_place_of_an_earlier_one() -> None:
+    """And all forms are tried again; what a fit to drawn networks found stays."""
+    model, x = Recurrent(True), torch.randn(200, 6, 3)
+    dims = {"batch_dim": 0, "time_dim": 1}
+    spgru.calibrate(model, x[:24], draws=50, form="scale per step", **dims)  # type: ignore[arg-type]
+    drawn, mean = model(x).var, model(x).mean
+    first = mean + torch.tensor([0.1, 1.0]) * torch.randn(200, 6, 2)
+    second = mean + torch.linspace(0.1, 3, 6)[:, None] * torch.randn(200, 6, 2)
+    fresh = copy.deepcopy(model)
+    assert spgru.calibrate(model, x, first, **dims).chosen == "weights and noise"  # type: ignore[arg-type]
+    for one in (model, fresh):
+        assert spgru.calibrate(one, x, second, **dims).chosen == "factor per step"  # type: ignore[arg-type]
+    assert torch.equal(model(x).var, fresh(x).var)
+    # Outcomes that say nothing new take the earlier ones out, too.
+    outcomes = mean + drawn.sqrt() * torch.randn(200, 6, 2)
+    spgru.calibrate(model, x, outcomes, **dims)  # type: ignore[arg-type]
+    assert torch.allclose(model(x).var, drawn, rtol=0.2)
 
 
 def test_the_pass_that_finds_the_noise_is_not_recorded() -> None:
@@ -257,7 +274,7 @@ def test_the_pass_that_finds_the_noise_is_not_recorded() -> None:
     x, y = _data(a=4.0, b=0.2)
     plain = spgru.trace(model, x[:8])
     spgru.calibrate(model, x, y)
-    assert model.output_scale.scale.noise_factor is not None
+    assert model.output_scale.outcomes.noise_factor is not None
     for name, neurons in spgru.trace(model, x[:8]).items():
         assert {k: v.shape for k, v in neurons.items()} == {
             k: v.shape for k, v in plain[name].items()
@@ -324,5 +341,5 @@ def test_a_feature_that_was_never_observed_leaves_the_others_theirs() -> None:
     x, y = _data(a=2.0, b=torch.tensor([0.1, 1.0]))
     y[..., 1] = torch.nan
     assert spgru.calibrate(model, x, y).chosen == "weights and noise"
-    assert model.output_scale.scale.noise[0].item() == pytest.approx(0.1, rel=0.3)
+    assert model.output_scale.outcomes.noise[0].item() == pytest.approx(0.1, rel=0.3)
     assert bool(model(x).var.isfinite().all())

@@ -15,8 +15,10 @@ from spgru.calibration.fit import divergence, fit_scale, log_distance, score
 from spgru.calibration.forms import _choose
 from spgru.calibration.perturb import with_noise
 from spgru.calibration.problem import pose
-from spgru.calibration.truth import Shape
+from spgru.calibration.truth import Own, Shape
 
+NOTHING = Own(None, False, torch.zeros(()).double())
+"""what a module adds that adds nothing"""
 QUICK: dict[str, Any] = {"draws": 40, "steps": 20, "rate": 0.1, "progress": False}
 
 
@@ -117,7 +119,7 @@ def test_factors_are_those_of_sequences() -> None:
     true[:, 3:] *= 5  # of copies
     shape = Shape(0, 1)
     for per_step in (False, True):
-        scale = fit_scale(true, var, shape, None, per_step, False, has_copies=True)
+        scale = fit_scale(true, var, shape, NOTHING, per_step, False, has_copies=True)
         assert scale is not None
         assert torch.allclose(scale(var), 2 * var)
 
@@ -131,7 +133,7 @@ def test_a_power_for_every_step(time: int) -> None:
     true = factor * var ** (1 + power)
     if time:
         true, var = true.transpose(0, 1), var.transpose(0, 1)
-    scale = fit_scale(true, var, Shape(time, 1 - time), None, True, True, has_copies=True)
+    scale = fit_scale(true, var, Shape(time, 1 - time), NOTHING, True, True, has_copies=True)
     assert scale is not None
     assert scale.power is not None
     assert torch.allclose(scale.power.flatten(), power.flatten(), atol=1e-5)

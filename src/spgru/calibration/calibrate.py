@@ -12,11 +12,11 @@ from spgru.calibration.forms import FormName, search
 from spgru.calibration.outcomes import find_scale
 from spgru.calibration.problem import pose
 from spgru.calibration.report import CalibrationReport, OutcomeReport
-from spgru.calibration.state import at_rest, uncalibrated
+from spgru.calibration.state import at_rest, uncalibrated, without_outcomes
 from spgru.checks import check_choice, is_compiled
 from spgru.modes import weight_mode
 from spgru.nn.layer import Layer, layers_of
-from spgru.nn.output_scale import put_scale
+from spgru.nn.output_scale import place_of, with_dims
 
 __all__ = ["calibrate"]
 
@@ -58,11 +58,15 @@ def calibrate(
 
     With `y` the fit is to outcomes, by likelihood, on data that the training has not seen: one
     factor on the whole variance, one for each step, or one for what the weights do not know and one
-    for the noise. It acts on the variance as it is, so a fit to drawn networks may come first.
+    for the noise. It takes the place of an earlier fit to outcomes, and acts on what a fit to drawn
+    networks made of the variance, so one may come first.
 
-    A module whose noise depends on its input, calibrated to outcomes, runs twice at every call, and
-    so does one with `keep_mean`: what it keeps from call to call (a state of its own, statistics of
-    batches in training) is then that of the second run. Pass states as arguments instead.
+    Noise that the module adds itself keeps its variance in a fit to drawn networks. Where it
+    depends on the input, as that of `GaussianHead`, a module with factors on its output runs twice
+    at every call, once with its weights at their means to find the noise; `form="gains"` does
+    without. One with `keep_mean` runs twice, too. What such a module keeps from call to call (a
+    state of its own, statistics of batches in training) is that of the second run. Pass states as
+    arguments instead.
 
     Args:
         module: a layer of ours, or any module built from them; with `y` any module that gives
@@ -118,7 +122,7 @@ def calibrate(
                     "it is calibrated for; calibrate the model inside"
                 )
             found = search(problem, form, draws, steps, rate, seed, progress)
-        found.forms[found.best].apply(module, problem.scale, keep_mean)
+        found.forms[found.best].apply(module, problem, keep_mean)
         return found.report(keep_mean)
     if form not in ("auto", "gains", "scale"):
         raise ValueError(f"form={form!r} is one of a fit to drawn networks; leave it out with y")
@@ -128,9 +132,13 @@ def calibrate(
         problem = pose(
             module, x, call, held_out, batch_dim, time_dim, seed, scales, may_be_alike=True
         )
-        chosen, report = find_scale(problem, y, level, whole=form == "scale")
+        with without_outcomes(problem.scale):
+            chosen, report = find_scale(problem, y, level, whole=form == "scale")
     if chosen is not None:
-        put_scale(module, problem.scale, chosen, y.ndim)
+        chosen = with_dims(chosen, problem.input_dims, y.ndim)
+        place_of(module, problem.scale).set_outcomes_(chosen)
+    elif problem.scale is not None:
+        problem.scale.set_outcomes_(None)
     return report
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgru.calibration.truth import Shape, Truth, run_watched
+from spgru.calibration.truth import Own, Shape, Truth, run_watched
 from spgru.modes import enter_gains
 from spgru.nn.layer import layers_of
 from spgru.nn.output_scale import Scale
@@ -145,7 +145,7 @@ def fit_scale(
     true: Tensor,
     var: Tensor,
     shape: Shape,
-    own: Tensor | None,
+    own: Own,
     per_step: bool,
     powered: bool,
     has_copies: bool = False,
@@ -156,9 +156,9 @@ def fit_scale(
     the last half of the sequences, have a say in the power only: factors are right for sequences.
 
     Args:
-        own: variance that the module adds itself, and that no factor acts on
+        own: variance that the module adds itself for these sequences, and that no factor acts on
     """
-    added = 0.0 if own is None else own.double()
+    added = own.found
     t, v = shape.totals((true - added).clamp(min=0)), shape.totals((var - added).clamp(min=0))
     is_original = torch.ones_like(t, dtype=torch.bool)
     if has_copies:
@@ -179,14 +179,17 @@ def fit_scale(
     factor = (t * counts).sum(1) / (powered_level * counts).sum(1)
     time = shape.time if per_step and shape.time is not None else 0
     factor = factor.float().reshape(*[1] * time, -1)
+    scale = Scale(factor, own=own.constant, noise=own.constant)
+    if own.varies:
+        scale = scale._replace(noise_factor=torch.ones((), device=factor.device))
     if power is None:
-        return Scale(factor, None, own, own)
+        return scale
     limits = torch.where(is_random, v, torch.inf).amin(1), torch.where(is_random, v, 0.0).amax(1)
     if len(power) == 1:
         limits = limits[0].amin(0, keepdim=True), limits[1].amax(0, keepdim=True)
     form = [] if shape.time is None else [*[1] * time, -1]
     power, low, high = (values.float().reshape(form) for values in (power, *limits))
-    return Scale(factor, power, own, own, low=low, high=high)
+    return scale._replace(power=power, low=low, high=high)
 
 
 def _fit_power(

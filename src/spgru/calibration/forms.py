@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,9 +14,9 @@ from spgru.calibration.problem import Problem
 from spgru.calibration.progress import Bar
 from spgru.calibration.report import CalibrationReport, by_step, spread_of
 from spgru.calibration.state import uncalibrate
-from spgru.calibration.truth import Own, Shape, device_of, drawn_truths, own_variance, run_watched
+from spgru.calibration.truth import Own, Shape, device_of, drawn_truths, own_variances, run_watched
 from spgru.modes import enter_gains
-from spgru.nn.output_scale import OutputScale, Scale, put_scale
+from spgru.nn.output_scale import Scale, place_of, with_dims
 
 __all__ = ["PLAIN", "Form", "FormName", "Found", "search"]
 
@@ -43,12 +43,8 @@ class Form(NamedTuple):
     mean: Tensor
     """of the output on those held out"""
 
-    def apply(self, module: nn.Module, place: OutputScale | None, keep_mean: bool = False) -> None:
-        """Put it in place of what the module has; for `keep_mean` see `spgru.calibrate`.
-
-        Args:
-            place: of the scale, as it was tried
-        """
+    def apply(self, module: nn.Module, problem: Problem, keep_mean: bool = False) -> None:
+        """Put it in place of what the module has; for `keep_mean` see `spgru.calibrate`."""
         uncalibrate(module)
         for layer, gains in self.gains.items():
             layer.set_gains_(gains)
@@ -57,7 +53,8 @@ class Form(NamedTuple):
             flag = torch.ones((), device=self.held.device)
             scale = (scale or Scale(flag.reshape(1)))._replace(plain_mean=flag)
         if scale is not None:
-            put_scale(module, place, scale, self.held.ndim)
+            scale = with_dims(scale, problem.input_dims, self.held.ndim)
+            place_of(module, problem.scale).set_(scale)
 
 
 class Found(NamedTuple):
@@ -127,22 +124,21 @@ def search(
     if gains:
         with enter_gains(gains):
             bases.append(Form("gains", gains, None, *_outputs(problem)))
-    own = own_variance(module, run, problem.inputs, shape)
     scalable = form != "gains" and problem.scale is not None
+    owns = own_variances(module, run, parts, shape) if scalable else []
     forms = []
     for base in bases:
         forms.append(base)
-        # Factors must be kept away from the module's own variance, which has to be known for that.
-        if scalable and not own.varies:
-            forms += _scaled_forms(base, [fitted.output, held.output], shape, own, copied)
+        if scalable:
+            forms += _scaled_forms(base, [fitted.output, held.output], shape, owns, copied)
     if form not in ("auto", "gains", "scale"):
         forms = [plain, *(one for one in forms if one.name == form)]
-        if len(forms) == 1:
-            raise ValueError(
-                f"form={form!r} has no place in {type(module).__name__}: a scale takes a module "
-                "whose output it is, a scale per step one whose output has steps, gains a matrix "
-                'with uncertain inputs; leave it at "auto"'
-            )
+    if form not in ("auto", "gains") and len(forms) == 1:
+        raise ValueError(
+            f"form={form!r} has no place in {type(module).__name__}: a scale takes a module "
+            "whose output it is, a scale per step one whose output has steps, gains a matrix "
+            'with uncertain inputs; leave it at "auto"'
+        )
     # Off the familiar path a power goes furthest astray, so it comes last.
     forms.sort(key=lambda one: one.scale is not None and one.scale.power is not None)
     scores = {one.name: score(held.output, one.held, shape, copied).item() for one in forms}
@@ -170,7 +166,7 @@ def _outputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scaled_forms(
-    base: Form, true: list[Tensor], shape: Shape, own: Own, has_copies: bool
+    base: Form, true: Sequence[Tensor], shape: Shape, owns: Sequence[Own], has_copies: bool
 ) -> Iterator[Form]:
     """The form with scales, from simple to complex.
 
@@ -182,14 +178,22 @@ def _scaled_forms(
     if steps:
         options["scale per step"] = (True, False)
     options["scale by level"] = (steps, True)
-    all_true = _joined(true[0], true[1], shape, has_copies)
-    all_var = _joined(base.fitted, base.held, shape, has_copies)
+    all_true, all_var, all_found = (
+        _joined(first, second, shape, has_copies)
+        for first, second in (true, (base.fitted, base.held), [own.found for own in owns])
+    )
+    fitted_own = owns[0]
+    all_own = fitted_own._replace(found=all_found)
     for name, option in options.items():
-        judged = fit_scale(true[0], base.fitted, shape, own.constant, *option, has_copies)
-        kept = fit_scale(all_true, all_var, shape, own.constant, *option, has_copies)
+        judged = fit_scale(true[0], base.fitted, shape, fitted_own, *option, has_copies)
+        kept = fit_scale(all_true, all_var, shape, all_own, *option, has_copies)
         if judged is not None and kept is not None:
             full = f"gains, {name}" if base.gains else name
-            yield Form(full, base.gains, kept, judged(base.fitted), judged(base.held), base.mean)
+            fitted, held = (
+                judged.with_own(own.found)(var)
+                for own, var in zip(owns, (base.fitted, base.held), strict=True)
+            )
+            yield Form(full, base.gains, kept, fitted, held, base.mean)
 
 
 def _joined(fitted: Tensor, held: Tensor, shape: Shape, has_copies: bool) -> Tensor:

@@ -165,29 +165,16 @@ def find_scale(
     )
     check_observed(fitted.y, held.y)
     found = {"plain": Scale(torch.ones(1, device=output.device)), **_fit(fitted, own, shape, whole)}
-    inner = problem.scale.scale
-    composed = {name: _compose(outer, inner) for name, outer in found.items()}
-    variances = {
-        name: _with_noise(found[name], held)(held.var)
-        for name, possible in composed.items()
-        if possible is not None
-    }
+    variances = {name: scale.with_own(held.own)(held.var) for name, scale in found.items()}
     scores = {name: _nll(held, var).item() for name, var in variances.items()}
     # One that claims certainty and is wrong has no finite score.
     best = min(scores, key=lambda name: scores[name] if math.isfinite(scores[name]) else math.inf)
-    chosen, var = composed[best], variances[best]
-    if level is not None and chosen is not None:
+    chosen, var = found[best], variances[best]
+    if level is not None:
         factor = conformal_factor(held, var, level, shape.batch)
         chosen, var = _times(chosen, factor.float()), factor * var
     report = outcome_report(best, scores, held, var, shape, level)
     return None if best == "plain" and level is None else chosen, report
-
-
-def _with_noise(scale: Scale, outcomes: Outcomes) -> Scale:
-    """The scale with `own` in the shape of these outcomes, where it depends on the input."""
-    if scale.noise_factor is None:
-        return scale
-    return scale._replace(own=outcomes.own, noise=scale.noise_factor * outcomes.own)
 
 
 def _times(scale: Scale, factor: Tensor) -> Scale:
@@ -197,39 +184,6 @@ def _times(scale: Scale, factor: Tensor) -> Scale:
         noise=None if scale.noise is None else scale.noise * factor,
         noise_factor=None if scale.noise_factor is None else scale.noise_factor * factor,
     )
-
-
-def _compose(outer: Scale, inner: Scale | None) -> Scale | None:
-    """One scale in place of two, None where there is none."""
-    if inner is None:
-        return outer
-    if inner.noise is None and inner.noise_factor is None:
-        factor = outer.factor
-        if inner.factor.numel() > 1 < factor.numel() and factor.shape != inner.factor.shape:
-            return None
-        if outer.own is not None or outer.noise_factor is not None:
-            # They were measured after the inner scale, and act before it: a (f v - own) + noise.
-            if inner.factor.numel() > 1 or inner.power is not None:
-                return None
-            f = inner.factor.reshape(())
-            outer = outer._replace(
-                own=None if outer.own is None else outer.own / f,
-                noise_factor=None if outer.noise_factor is None else outer.noise_factor * f,
-            )
-        return outer._replace(
-            factor=factor * inner.factor, power=inner.power, low=inner.low, high=inner.high,
-            plain_mean=inner.plain_mean,
-        )  # fmt: skip
-    if outer.factor.numel() > 1:
-        return None  # noise has no factor for each step
-    if outer.noise is None and outer.noise_factor is None:
-        return _times(inner, outer.factor.reshape(()))
-    if outer.noise_factor is not None:
-        if inner.noise_factor is None:
-            return None
-        noise_factor = inner.noise_factor * outer.noise_factor
-        return inner._replace(factor=inner.factor * outer.factor, noise_factor=noise_factor)
-    return inner._replace(factor=inner.factor * outer.factor, noise=outer.noise)
 
 
 def outcome_report(

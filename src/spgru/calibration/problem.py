@@ -21,7 +21,7 @@ from spgru.calibration.inputs import (
 from spgru.calibration.perturb import check_levels, with_noise
 from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
-from spgru.nn.output_scale import OutputScale, first_moments
+from spgru.nn.output_scale import OutputScale, dims_of, first_moments
 
 __all__ = ["Problem", "pose"]
 
@@ -41,6 +41,8 @@ class Problem(NamedTuple):
     """as many as sequences, or none"""
     scale: OutputScale | None
     """of the output, None where there can be none"""
+    input_dims: int | None
+    """dimensions of the module's first input, None where it is called by something else"""
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -83,7 +85,8 @@ def pose(
         if has_copies:
             parts = [join(part, copy, dim) for part, (copy, _) in zip(parts, copies, strict=True)]
     scale = _scale_of_output(run, scales, parts[1])
-    return Problem(module, run, inputs, shape, numbers, parts, has_copies, scale)
+    dims = dims_of(inputs) if run is module else None
+    return Problem(module, run, inputs, shape, numbers, parts, has_copies, scale, dims)
 
 
 def _scale_of_output(

@@ -15,6 +15,8 @@ from spgru.nn.output_scale import (
     OutputScale,
     attach_scale,
     detach_scale,
+    named_scales,
+    own_scale,
     scales_of,
     uncalibrated,
 )
@@ -22,7 +24,7 @@ from spgru.nn.weight import gain_name
 
 __all__ = [
     "at_rest", "calibration_state", "is_calibrated", "load_calibration", "make_room", "uncalibrate",
-    "uncalibrated",
+    "uncalibrated", "without_outcomes",
 ]  # fmt: skip
 
 
@@ -56,28 +58,41 @@ def load_calibration(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
 
 def make_room(module: nn.Module, state_dict: Mapping[str, Any]) -> None:
     """Give a module the buffers of the calibration in a state dict, and no others."""
-    children, suffix = dict(module.named_modules()), f"{CHILD}.factor"
+    children = dict(module.named_modules())
     for key in state_dict:
-        if key == suffix or key.endswith(f".{suffix}"):
-            owner = children.get(key.removesuffix(suffix).removesuffix("."))
-            if owner is not None and not isinstance(owner._modules.get(CHILD), OutputScale):
-                attach_scale(owner)
-    for name, child in module.named_modules():
-        if isinstance(child, (Layer, OutputScale)):
-            child.make_room(state_dict, f"{name}." if name else "")
+        parent, _, child = key.rpartition(".")[0].rpartition(".")
+        owner = children.get(parent)
+        if child == CHILD and owner is not None and own_scale(owner) is None:
+            attach_scale(owner)
+    for name, layer in layers_of(module):
+        layer.make_room(state_dict, f"{name}." if name else "")
+    for name, scale in named_scales(module):
+        scale.make_room(state_dict, f"{name}.")
 
 
 def calibration_state(module: nn.Module) -> dict[str, Tensor]:
     """The part of the state dict that `calibrate` has added."""
     found: dict[str, Tensor] = {}
-    for name, child in module.named_modules():
+    for name, layer in layers_of(module):
         prefix = f"{name}." if name else ""
-        if isinstance(child, Layer):
-            gains = {gain_name(weight): gain for weight, gain in child.gains().items()}
-            found |= {prefix + key: gain for key, gain in gains.items()}
-        elif isinstance(child, OutputScale):
-            found |= {prefix + key: value for key, value in child.named_buffers()}
+        found |= {prefix + gain_name(weight): gain for weight, gain in layer.gains().items()}
+    for name, scale in named_scales(module):
+        found |= {f"{name}.{key}": value for key, value in scale.named_buffers()}
     return found
+
+
+@contextmanager
+def without_outcomes(scale: OutputScale | None) -> Iterator[None]:
+    """Within: what a fit to outcomes found is left out, and what one to drawn networks is not."""
+    found = None if scale is None else scale.outcomes
+    if scale is None or found is None:
+        yield
+        return
+    scale.set_outcomes_(None)
+    try:
+        yield
+    finally:
+        scale.set_outcomes_(found)
 
 
 @contextmanager
@@ -90,8 +105,7 @@ def at_rest(module: nn.Module, seed: int) -> Iterator[list[OutputScale]]:
     training = {child: child.training for child in module.modules()}
     learning = {parameter: parameter.requires_grad for parameter in module.parameters()}
     scales = scales_of(module)
-    has_own = isinstance(module._modules.get(CHILD), OutputScale)
-    is_new = not has_own and not isinstance(module, Layer)
+    is_new = own_scale(module) is None and not isinstance(module, Layer)
     try:
         if is_new:
             scales.append(attach_scale(module))

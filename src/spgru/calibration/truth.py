@@ -19,7 +19,7 @@ from spgru.nn.output_scale import at_their_means, first_moments
 
 __all__ = [
     "Answer", "Own", "Shape", "Truth", "device_of", "draw_inputs", "drawn_truths", "own_variance",
-    "run_watched",
+    "own_variances", "run_watched",
 ]  # fmt: skip
 
 
@@ -146,6 +146,15 @@ def own_variance(
     # Equal but for rounding.
     varies = bool(((rows - mean).abs() > 1e-4 * mean).any())
     return Own(None if varies else mean.float(), varies, found)
+
+
+def own_variances(
+    module: nn.Module, call: Callable[..., Any], sets: Sequence[Sequence[Any]], shape: Shape
+) -> list[Own]:
+    """Of each set of inputs; constant in all of them or in none."""
+    found = [own_variance(module, call, inputs, shape) for inputs in sets]
+    varies = any(own.varies for own in found)
+    return [own._replace(constant=None, varies=True) for own in found] if varies else found
 
 
 def device_of(module: nn.Module) -> torch.device:

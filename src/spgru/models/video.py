@@ -74,7 +74,7 @@ class VideoModel(nn.Module, ABC):
         parts: Any = convolutional if config.architecture == "convolutional" else fully_connected
         factory = {"device": device, "dtype": dtype}
         self._add_parts(parts, factory)
-        self.pixel_scale = OutputScale(self)
+        self.pixel_scale = OutputScale()
         """of the pixels' variance; see `spgru.calibrate`"""
         self._darken()
 
@@ -105,6 +105,12 @@ class VideoModel(nn.Module, ABC):
                 module.reset_parameters()
         self.pixel_scale.set_(None)
         self._darken()
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        self.pixel_scale.before_loading(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def forward(self, frames: Tensor | Moments, steps: int | None = None) -> Prediction:
         """Logits of the frames that follow, of the given ones, or of both.

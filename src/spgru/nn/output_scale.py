@@ -16,11 +16,12 @@ from spgru.modes import enter_gains, gains_of, unobserved, watch
 from spgru.moments import Moments
 from spgru.nn.contexts import at_mean
 from spgru.nn.layer import layers_of
+from spgru.nn.weight import gain_name
 
 __all__ = [
-    "CHILD", "OutputScale", "Scale", "at_their_means", "attach_scale", "detach_scale",
-    "first_moments", "put_scale", "scales_of", "uncalibrated",
-    "with_plain_mean",
+    "CHILD", "OutputScale", "Scale", "at_their_means", "attach_scale", "detach_scale", "dims_of",
+    "first_moments", "named_scales", "own_scale", "place_of", "scales_of", "uncalibrated",
+    "with_dims", "with_plain_mean",
 ]  # fmt: skip
 
 CHILD = "output_scale"
@@ -59,14 +60,41 @@ class Scale(NamedTuple):
     """(), there if the output has the mean of the plain closed form, which takes a pass of its own:
     gains change means, too, since that of an activation depends on the variance"""
     dims: Tensor | None = None
-    """a number in as many dimensions as the output had in the fit, by which a single sequence is
-    told from a batch; None where that is not known"""
+    """in the fit the first input and the output had as many dimensions as this is long and wide, by
+    which a single sequence is told from a batch (a shape, so that no GPU is asked for numbers); no
+    length where the inputs are not known, None where nothing is"""
 
-    def __call__(self, var: Tensor) -> Tensor:
-        """(T, B, *features), (B, T, *features) or (B, *features) -> the same, also without B"""
-        if self.dims is not None and var.ndim == self.dims.ndim - 1:
-            return self._of_batch(var.unsqueeze(self._batch_dim)).squeeze(self._batch_dim)
+    def with_own(self, own: Tensor | None) -> Scale:
+        """The same for one call, if `own` depends on the input; it has the shape of the output."""
+        if own is None or self.noise_factor is None:
+            return self
+        return self._replace(own=own, noise=self.noise_factor.to(own) * own)
+
+    def __call__(self, var: Tensor, input_dims: int | None = None) -> Tensor:
+        """(T, B, *features), (B, T, *features) or (B, *features) -> the same, also without B
+
+        Args:
+            input_dims: dimensions of the first input, by which an output without B is known
+        """
+        if self.dims is not None and self._knows_batch and var.ndim == self.dims.shape[1] - 1:
+            if input_dims is None or input_dims != self.dims.shape[0] - 1:
+                raise ValueError(
+                    f"the output has {var.ndim} dimensions but had {self.dims.shape[1]} when the "
+                    "module was calibrated, for inputs like these; calibrate this output, by call= "
+                    "or in a module of its own, or `spgru.uncalibrate` it"
+                )
+            dim, scale = self._batch_dim, self
+            if self.own is not None and self.own.ndim == var.ndim:  # of this call
+                assert self.noise is not None
+                own, noise = self.own.unsqueeze(dim), self.noise.unsqueeze(dim)
+                scale = self._replace(own=own, noise=noise)
+            return scale._of_batch(var.unsqueeze(dim)).squeeze(dim)
         return self._of_batch(var)
+
+    @property
+    def _knows_batch(self) -> bool:
+        """Whether it is another one for other steps or sequences."""
+        return self.factor.numel() > 1 or self.power is not None
 
     @property
     def _batch_dim(self) -> int:
@@ -81,18 +109,21 @@ class Scale(NamedTuple):
             assert self.power is not None
             time = self.factor.ndim - 1
             return scale_by_level(var, self.factor, self.power, self.low, self.high, time)
-        factor = self._by_step(self.factor, var)
+        # Half precision has no room for small variances, nor for their powers.
+        wide = var.to(torch.promote_types(var.dtype, torch.float32))
         # Rounding must not take more away than there is.
-        rest = var if self.own is None else (var - self.own.to(var)).clamp(min=0)
+        rest = wide if self.own is None else (wide - self.own.to(wide)).clamp(min=0)
+        factor = self._by_step(self.factor, wide)
         if self.power is not None:
             features = tuple(range(2 if self.power.ndim else 1, var.ndim))
             level = rest.mean(features, keepdim=True) if features else rest
             if self.low is not None and self.high is not None:
-                level = level.clamp(self._by_step(self.low, var), self._by_step(self.high, var))
+                level = level.clamp(self._by_step(self.low, wide), self._by_step(self.high, wide))
             # Where all is certain there is nothing to scale; the factor need only be finite.
             level = level.clamp(min=torch.finfo(level.dtype).tiny)
-            factor = factor * level ** self._by_step(self.power, var)
-        return factor * rest if self.noise is None else factor * rest + self.noise.to(var)
+            factor = factor * level ** self._by_step(self.power, wide)
+        scaled = factor * rest if self.noise is None else factor * rest + self.noise.to(wide)
+        return scaled.to(var.dtype)
 
     def _one_kernel_does(self, var: Tensor) -> bool:
         """Whether a GPU can do it in one launch: of the eight otherwise, most are tiny."""
@@ -125,38 +156,48 @@ class Scale(NamedTuple):
         return values.reshape(values.shape + (1,) * (var.ndim - values.ndim)).to(var)
 
 
+_OUTCOMES = "outcome_"
+"""Begins the names of the buffers of a fit to outcomes."""
+
+
 class OutputScale(nn.Module):
     """Moments to the same moments with their variance scaled; as they are before calibration.
 
+    Once by a fit to drawn networks, and then by a fit to outcomes, which another may replace.
+
     Args:
-        owner: whose weights it goes with
-        is_attached: whether a hook of the owner calls `scaled`. The owner's own code may call all
-            of its children, as `nn.Sequential` does, and must find one that does nothing.
+        is_attached: whether a hook of the module that has this child calls `scaled`. The module's
+            own code may call all of its children, as `nn.Sequential` does, and must find one that
+            does nothing.
     """
 
-    owner: tuple[nn.Module, ...] = ()
-    """in a tuple, so that it is no child"""
     is_attached = False
     is_kept = False
-    """whether a state dict is read that leaves some of the owner's weights as they are"""
+    """whether a state dict is read that leaves the module's weights as they are"""
 
-    def __init__(self, owner: nn.Module | None = None, is_attached: bool = False) -> None:
+    def __init__(self, is_attached: bool = False) -> None:
         super().__init__()
-        self.owner, self.is_attached = () if owner is None else (owner,), is_attached
-        if owner is not None:
-            # Not with the module as an argument, which torch would hold weakly: copies lose it.
-            owner._register_load_state_dict_pre_hook(self.before_loading)  # type: ignore[no-untyped-call]
-        for name in Scale._fields:
-            self.register_buffer(name, None)
+        self.is_attached = is_attached
+        for prefix in ("", _OUTCOMES):
+            for name in Scale._fields:
+                self.register_buffer(prefix + name, None)
 
     @property
     def scale(self) -> Scale | None:
-        """What calibration found, None before."""
+        """What a fit to drawn networks found, None before."""
+        return self._scale_of("")
+
+    @property
+    def outcomes(self) -> Scale | None:
+        """What a fit to outcomes found, None before."""
+        return self._scale_of(_OUTCOMES)
+
+    def _scale_of(self, prefix: str) -> Scale | None:
         # Not by attribute: a small network on a GPU waits for every microsecond of the host.
         buffers = self._buffers
-        if buffers["factor"] is None or gains_of(self) is not None:
+        if buffers[prefix + "factor"] is None or gains_of(self) is not None:
             return None
-        return Scale(*(buffers.get(name) for name in Scale._fields))  # type: ignore[arg-type]
+        return Scale(*(buffers.get(prefix + name) for name in Scale._fields))  # type: ignore[arg-type]
 
     @property
     def keeps_mean(self) -> bool:
@@ -164,58 +205,103 @@ class OutputScale(nn.Module):
         scale = self.scale
         return scale is not None and scale.plain_mean is not None
 
+    @property
+    def wants_own(self) -> bool:
+        """Whether `scaled` takes the variance that the module adds for the input at hand."""
+        scales = self.scale, self.outcomes
+        return any(scale is not None and scale.noise_factor is not None for scale in scales)
+
     def set_(self, scale: Scale | None) -> None:
+        """Take this in place of all that any fit found."""
+        self._put("", scale)
+        self._put(_OUTCOMES, None)
+
+    def set_outcomes_(self, scale: Scale | None) -> None:
+        """Take this in place of what a fit to outcomes found."""
+        self._put(_OUTCOMES, scale)
+
+    def _put(self, prefix: str, scale: Scale | None) -> None:
         for name in Scale._fields:
             value = None if scale is None else getattr(scale, name)
-            setattr(self, name, None if value is None else value.detach().clone())
+            setattr(self, prefix + name, None if value is None else value.detach().clone())
 
     def forward(self, x: Any) -> Any:
         return x if self.is_attached else self.scaled(x)
 
-    def scaled(self, x: Moments, own: Tensor | None = None) -> Moments:
-        """(T, B, ...) or (B, T, ...) -> the same, packed too; `own` where it depends on the input.
+    def scaled(
+        self, x: Moments, own: Tensor | None = None, input_dims: int | None = None
+    ) -> Moments:
+        """(T, B, ...) or (B, T, ...) -> the same, packed too.
 
-        Of packed moments, `own` is packed.
+        Args:
+            own: what the module adds for this input, packed if the moments are
+            input_dims: dimensions of the module's first input
         """
-        scale, found = self.scale, x
-        if scale is not None:
-            var: Any = x.var
-            if isinstance(var, PackedSequence):
-                batch_first = scale.factor.ndim > 1
-                own = own if own is None else _padded(own, batch_first)[0]
-                padded, lengths = _padded(var, batch_first)
-                scaled = _with_own(scale, own)(padded)
-                rows, _ = torch._VF._pack_padded_sequence(scaled, lengths, batch_first)
-                found = Moments(x.mean, var._replace(data=rows))  # type: ignore[arg-type]
-            else:
-                found = Moments(x.mean, _with_own(scale, own)(var))
+        found = x
+        for scale in (self.scale, self.outcomes):
+            if scale is None:
+                continue
+            found = Moments(found.mean, _apply(scale, found.var, own, input_dims))
+            if own is not None:  # the next one finds it scaled, too
+                own = _apply(scale, own, own, input_dims)
         watch(self, found)
         return found
 
     def make_room(self, state_dict: Mapping[str, Any], prefix: str) -> None:
         """Have the buffers that the state dict has."""
-        for name in Scale._fields:
+        for name in self._buffers:
             loaded = state_dict.get(prefix + name)
             setattr(self, name, None if loaded is None else torch.empty_like(loaded))
 
-    def before_loading(self, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
-        """Hook of the owner: whether some of its weights are left as they are."""
-        names = (name for owner in self.owner for name, _ in owner.named_parameters())
-        self.is_kept = any(prefix + name not in state_dict for name in names)
+    def before_loading(self, owner: nn.Module, state_dict: Mapping[str, Any], prefix: str) -> None:
+        """To be called by the module that has this child, before it loads its weights.
+
+        A state dict without a scale takes it out, but for one that leaves out some weights and
+        changes none: so the scale of a module stays where a part of it is loaded again.
+        """
+        weights = dict(owner.named_parameters())
+        given = {name: state_dict[prefix + name] for name in weights if prefix + name in state_dict}
+        self.is_kept = (
+            len(given) < len(weights)
+            and not _loses_gains(owner, state_dict, prefix)
+            and all(_is_same(weights[name], value) for name, value in given.items())
+        )
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        # Weights without a scale have none; some of the weights say nothing of it.
-        if prefix + "factor" in state_dict or not self.is_kept:
+        has_scale = any(prefix + name in state_dict for name in self._buffers)
+        if has_scale or not self.is_kept:
             self.make_room(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-def _with_own(scale: Scale, own: Tensor | None) -> Scale:
-    if own is None or scale.noise_factor is None:
-        return scale
-    return scale._replace(own=own, noise=scale.noise_factor.to(own) * own)
+def _is_same(weight: Tensor, value: Tensor) -> bool:
+    if weight.is_meta or value.is_meta or weight.shape != value.shape:
+        return False
+    return torch.equal(weight.detach(), value.to(weight))
+
+
+def _loses_gains(owner: nn.Module, state_dict: Mapping[str, Any], prefix: str) -> bool:
+    """Whether gains go with weights that are loaded without any."""
+    return any(
+        any(key.startswith(f"{prefix}{name}.") for key in state_dict)
+        and not all(f"{prefix}{name}.{gain_name(weight)}" in state_dict for weight in layer.gains())
+        for name, layer in layers_of(owner)
+        if layer.gains()
+    )
+
+
+def _apply(scale: Scale, var: Any, own: Any, input_dims: int | None) -> Any:
+    """The scale of a variance, packed too."""
+    if not isinstance(var, PackedSequence):
+        return scale.with_own(own)(var, input_dims)
+    batch_first = scale.factor.ndim > 1
+    own = own if own is None else _padded(own, batch_first)[0]
+    padded, lengths = _padded(var, batch_first)
+    scaled = scale.with_own(own)(padded)
+    rows, _ = torch._VF._pack_padded_sequence(scaled, lengths, batch_first)
+    return var._replace(data=rows)
 
 
 def _padded(packed: Any, batch_first: bool) -> tuple[Tensor, Tensor]:
@@ -243,23 +329,37 @@ def _is_moments(value: Any) -> bool:
 
 def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
     """The hook: the first Moments scaled, everything else as it is."""
-    child: Any = module._modules[CHILD]
+    child: Any = module._modules.get(CHILD)
+    if child is None:
+        raise RuntimeError(
+            f"the child {CHILD!r} that a calibration added to {type(module).__name__} was taken "
+            "away; call `spgru.uncalibrate` before you change the module"
+        )
     if not any(map(_is_moments, pytree.tree_leaves(output, is_leaf=_is_moments))):
         return output  # a loss, or an object that holds Moments
     first, own = first_moments(output), None
-    if child.scale is not None and child.scale.noise_factor is not None:
+    if child.wants_own:
         # A pass of its own, which nobody who records or watches asked for.
         with unobserved(), at_mean(module):
             # Not the module's call, which would come here again.
             arguments_, keywords_ = at_their_means((arguments, keywords))
             own = first_moments(module.forward(*arguments_, **keywords_)).var
-    scaled = child.scaled(first, own)
+    scaled = child.scaled(first, own, dims_of((arguments, keywords)))
     if child.keeps_mean:
         # Not the module's call here either.
         scaled = with_plain_mean(module, scaled, lambda: module.forward(*arguments, **keywords))
     return pytree.tree_map(
         lambda value: scaled if value is first else value, output, is_leaf=_is_moments
     )
+
+
+def dims_of(inputs: Any) -> int | None:
+    """Dimensions of the first tensor among the inputs, None if there is none."""
+    for leaf in pytree.tree_leaves(inputs, is_leaf=_is_moments):
+        value = leaf.mean if isinstance(leaf, Moments) else leaf
+        if isinstance(value, Tensor):
+            return value.ndim
+    return None
 
 
 def at_their_means(inputs: Any) -> Any:
@@ -276,8 +376,26 @@ def at_their_means(inputs: Any) -> Any:
     return pytree.tree_map(certain, inputs, is_leaf=_is_moments)
 
 
+def named_scales(module: nn.Module) -> Iterator[tuple[str, OutputScale]]:
+    """Those that act, by name: one that was attached to another module, of which this one has taken
+    over the children (`nn.Sequential(*m)`, `m[:]`), does not."""
+    for parent_name, parent in module.named_modules():
+        for name, child in parent.named_children():
+            is_scale = isinstance(child, OutputScale)
+            if is_scale and (not child.is_attached or child is own_scale(parent)):
+                yield f"{parent_name}.{name}" if parent_name else name, child
+
+
+def own_scale(module: nn.Module) -> OutputScale | None:
+    """That which `attach_scale` gave to this module."""
+    child = module._modules.get(CHILD)
+    is_attached = _scale in module._forward_hooks.values()
+    return child if isinstance(child, OutputScale) and is_attached else None
+
+
 def scales_of(module: nn.Module) -> list[OutputScale]:
-    return [child for child in module.modules() if isinstance(child, OutputScale)]
+    """Without their names."""
+    return [scale for _, scale in named_scales(module)]
 
 
 def with_plain_mean(module: nn.Module, scaled: Moments, run: Callable[[], Any]) -> Moments:
@@ -296,26 +414,44 @@ def uncalibrated(module: nn.Module) -> Iterator[None]:
 
 def attach_scale(module: nn.Module) -> OutputScale:
     """Give a module of any class a scale of its own output."""
-    if hasattr(module, CHILD):
+    there = getattr(module, CHILD, None)
+    if isinstance(there, OutputScale) and own_scale(module) is None:
+        del module._modules[CHILD]  # taken over from another module with the rest of its children
+    elif hasattr(module, CHILD):
         raise ValueError(
             f"{type(module).__name__} has an attribute {CHILD!r}, the name of what a calibration "
             "adds to a module; rename it"
         )
-    scale = OutputScale(module, is_attached=True)
+    scale = OutputScale(is_attached=True)
     module.add_module(CHILD, scale)
     module.register_forward_hook(_scale, with_kwargs=True)
+    # As a method of an object that knows the module: one that torch would hold weakly is lost in
+    # copies.
+    module._register_load_state_dict_pre_hook(_Loading(module).begins)  # type: ignore[no-untyped-call]
     return scale
 
 
-def put_scale(module: nn.Module, place: OutputScale | None, scale: Scale, dimensions: int) -> None:
-    """Put it where it was tried, or on the module's own output if that is not there any more.
+class _Loading:
+    """Tells the scale of a module that the module is about to load its weights."""
 
-    Args:
-        dimensions: of the output in the fit
-    """
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def begins(self, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+        scale = self.module._modules.get(CHILD)
+        if isinstance(scale, OutputScale):
+            scale.before_loading(self.module, state_dict, prefix)
+
+
+def place_of(module: nn.Module, place: OutputScale | None) -> OutputScale:
+    """Where a scale was tried, or the module's own output if that is not there any more."""
     is_there = any(one is place for one in scales_of(module))
-    scale = scale._replace(dims=scale.factor.new_ones([1] * dimensions))
-    (place if place is not None and is_there else attach_scale(module)).set_(scale)
+    return place if place is not None and is_there else attach_scale(module)
+
+
+def with_dims(scale: Scale, inputs: int | None, outputs: int) -> Scale:
+    """The scale for these dimensions of the first input and of the output; see `Scale.dims`."""
+    return scale._replace(dims=scale.factor.new_zeros(inputs or 0, outputs))
 
 
 def detach_scale(module: nn.Module) -> None:
@@ -323,10 +459,10 @@ def detach_scale(module: nn.Module) -> None:
     for key in [key for key, hook in module._forward_hooks.items() if hook is _scale]:
         del module._forward_hooks[key]
         module._forward_hooks_with_kwargs.pop(key, None)
-    scale = module._modules.get(CHILD)
-    if isinstance(scale, OutputScale):
-        waiting: Any = module._load_state_dict_pre_hooks
-        own = [key for key, hook in waiting.items() if hook.hook == scale.before_loading]
-        for key in own:
-            del waiting[key]
+    waiting: Any = module._load_state_dict_pre_hooks
+    for key in [
+        k for k, v in waiting.items() if isinstance(getattr(v.hook, "__self__", None), _Loading)
+    ]:
+        del waiting[key]
+    if isinstance(module._modules.get(CHILD), OutputScale):
         del module._modules[CHILD]
