@@ -323,3 +323,42 @@ def test_counts_as_targets() -> None:
         expected = score(prediction, target.double())
         assert expected.abs().max() > 0
         torch.testing.assert_close(score(prediction, target), expected)
+
+
+OF_MOMENTS = (
+    ause, calibration_curve, calibration_error, coverage, crps, gaussian_nll, interval_score,
+    mean_squared_z, variance_error_correlation,
+)  # fmt: skip
+OF_FRAMES = (cross_entropy_per_frame, similarity_per_frame)
+
+
+@pytest.mark.parametrize("score", OF_MOMENTS, ids=lambda score: score.__name__)
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_tensor_is_not_taken_for_mean_and_variance(score: Any, count: int) -> None:
+    target = torch.rand(count, 5)
+    for wrong in (torch.rand(count, 5), (target, target), target.numpy()):
+        name = type(wrong).__name__
+        with pytest.raises(TypeError, match=f"prediction must be Moments, got {name}; pass what"):
+            score(wrong, target)
+
+
+@pytest.mark.parametrize("score", OF_MOMENTS + OF_FRAMES, ids=lambda score: score.__name__)
+def test_arguments_in_the_wrong_order_are_refused(score: Any) -> None:
+    prediction, target = certain(torch.rand(2, 2, 8, 8)), torch.rand(2, 2, 8, 8)
+    with pytest.raises(TypeError, match=r"must be (Moments|a Tensor), got (Tensor|Moments); pass"):
+        score(target, prediction)
+    for wrong in (prediction, target.tolist(), 0.5):
+        with pytest.raises(TypeError, match=f"target must be a Tensor, got {type(wrong).__name__}"):
+            score(prediction, wrong)
+
+
+def test_frames_and_samples_of_another_type_are_refused() -> None:
+    target = torch.rand(2, 2, 8, 8)
+    for score in OF_FRAMES:
+        with pytest.raises(TypeError, match="pixels must be Moments or a Tensor, got ndarray"):
+            score(target.numpy(), target)
+    sample = torch.rand(4)
+    with pytest.raises(TypeError, match="b must be a Tensor, got list"):
+        spearman(sample, sample.tolist())
+    with pytest.raises(TypeError, match="a must be a Tensor, got Moments"):
+        spearman(certain(sample), sample)

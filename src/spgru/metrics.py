@@ -37,10 +37,34 @@ __all__ = [
 _LEVELS = tuple(k / 20 for k in range(1, 20))
 
 
-def _check(prediction: Moments | Tensor, target: Tensor) -> None:
+def _check(prediction: Moments, target: Tensor) -> None:
+    # A tensor of two rows would be unpacked as mean and variance.
+    if not isinstance(prediction, Moments):
+        raise TypeError(
+            f"prediction must be Moments, got {type(prediction).__name__}; pass what the model "
+            "gives, or Moments(mean, var), before the target"
+        )
+    _check_target("prediction", prediction, target)
+
+
+def _check_frames(pixels: Moments | Tensor, target: Tensor) -> None:
+    if not isinstance(pixels, (Moments, Tensor)):
+        raise TypeError(
+            f"pixels must be Moments or a Tensor, got {type(pixels).__name__}; pass what the model "
+            "gives"
+        )
+    _check_target("pixels", pixels, target)
+
+
+def _check_target(name: str, prediction: Moments | Tensor, target: Tensor) -> None:
+    if not isinstance(target, Tensor):
+        raise TypeError(
+            f"target must be a Tensor, got {type(target).__name__}; pass the observed values after "
+            f"{name}"
+        )
     if prediction.shape != target.shape:
         raise ValueError(
-            f"prediction has shape {tuple(prediction.shape)} but target {tuple(target.shape)}; "
+            f"{name} has shape {tuple(prediction.shape)} but target {tuple(target.shape)}; "
             "they must be equal"
         )
 
@@ -78,8 +102,8 @@ def interval_score(prediction: Moments, target: Tensor, level: float = 0.95) -> 
     u - l + 2 / (1 - level) times the distance by which the target lies outside (Gneiting and
     Raftery 2007): least, in expectation, for the interval that holds with that probability.
     """
-    lower, upper = prediction.interval(level)
     _check(prediction, target)
+    lower, upper = prediction.interval(level)
     missed = (lower - target).clamp(min=0) + (target - upper).clamp(min=0)
     return upper - lower + 2 / (1 - level) * missed
 
@@ -139,8 +163,8 @@ def _share(inside: Tensor, *known: Tensor) -> Tensor:
 
 def coverage(prediction: Moments, target: Tensor, level: float = 0.95) -> Tensor:
     """Share of targets within the central interval of that level. A scalar."""
-    lower, upper = prediction.interval(level)
     _check(prediction, target)
+    lower, upper = prediction.interval(level)
     share = _share((lower <= target) & (target <= upper), lower, upper, target)
     return share.to(torch.promote_types(target.dtype, prediction.dtype))
 
@@ -185,7 +209,7 @@ def cross_entropy_per_frame(pixels: Moments | Tensor, target: Tensor) -> Tensor:
         pixels: (T, B, height, width), in [0, 1]
         target: (T, B, height, width), in [0, 1]
     """
-    _check(pixels, target)
+    _check_frames(pixels, target)
     if values_are_checked(target) and not bool(((target >= 0) & (target <= 1)).all()):
         raise ValueError("target must lie in [0, 1]; divide uint8 frames by 255")
     mean = pixels if isinstance(pixels, Tensor) else pixels.mean
@@ -216,7 +240,7 @@ def similarity_per_frame(
         data_range: R
         window: odd, at most height and width
     """
-    _check(pixels, target)
+    _check_frames(pixels, target)
     if target.ndim != 4 or min(target.shape[-2:]) < window:
         raise ValueError(
             f"target has shape {tuple(target.shape)}; pass (T, B, height, width) with at least "
@@ -249,6 +273,9 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
 
     Reads values: on a GPU the host waits.
     """
+    for name, sample in (("a", a), ("b", b)):
+        if not isinstance(sample, Tensor):
+            raise TypeError(f"{name} must be a Tensor, got {type(sample).__name__}; pass a vector")
     if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
         raise ValueError(
             f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}; pass two vectors of equal "
