@@ -88,6 +88,27 @@ def test_pixels_beyond_one_are_refused_as_probabilities() -> None:
         spgru.loss(logits, torch.full((4,), 255.0), kind="nll", likelihood="bernoulli")
 
 
+def test_targets_beyond_one_by_rounding_are_probabilities() -> None:
+    frames = F.interpolate(torch.ones(1, 1, 8, 8), size=(11, 11), mode="bicubic")
+    assert frames.max() > 1
+    logits = certain(torch.randn(1, 1, 11, 11))
+    for target in (frames, 1 - frames):
+        found = spgru.loss(logits, target, kind="nll", likelihood="bernoulli")
+        want = F.binary_cross_entropy_with_logits(logits.mean, target.clamp(0, 1))
+        torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize("entry", ["1.0001", "-0.0001", "nan"])
+def test_the_error_shows_why_an_entry_is_no_probability(entry: str) -> None:
+    with pytest.raises(ValueError, match=f"target has the entry {entry} but must be between"):
+        spgru.loss(
+            certain(torch.zeros(2)),
+            torch.tensor([0.5, float(entry)]),
+            kind="nll",
+            likelihood="bernoulli",
+        )
+
+
 def test_a_negative_step_is_refused() -> None:
     layer, target = spgru.Linear(2, 1), torch.zeros(3, 1)
     y = layer(torch.zeros(3, 2))

@@ -226,8 +226,18 @@ def test_nan_in_frames() -> None:
     want = torch.zeros(3, 2, dtype=torch.bool)
     want[0, 1] = True
     assert torch.equal(cross_entropy_per_frame(pixels, target).isnan(), want)
-    with pytest.raises(ValueError, match=r"target must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match="entry nan but must be between 0 and 1"):
         cross_entropy_per_frame(target, pixels)
+
+
+def test_resized_frames_may_overshoot_by_rounding() -> None:
+    frames = F.interpolate(torch.ones(2, 1, 8, 8), size=(11, 11), mode="bicubic")
+    assert frames.max() > 1
+    pixels = torch.full_like(frames, 0.5)
+    want = torch.full((2, 1), 11 * 11 * math.log(2))
+    torch.testing.assert_close(cross_entropy_per_frame(pixels, frames), want)
+    with pytest.raises(ValueError, match="divide uint8 frames by 255"):
+        cross_entropy_per_frame(pixels, 255 * frames)
 
 
 def test_nll_of_a_hit_has_a_gradient() -> None:

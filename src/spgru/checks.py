@@ -115,7 +115,15 @@ def require(name: str, tensor: Tensor, condition: Tensor, must_be: str) -> None:
     """Raise ValueError unless the condition holds for every entry."""
     if values_are_checked(tensor) and not bool(condition.all()):
         found = tensor[~condition].flatten()[0].item()
-        raise ValueError(f"{name} has the entry {found:.3g} but must be {must_be}")
+        # With the digits of float32: 1.0001 is not "1".
+        raise ValueError(f"{name} has the entry {found:.7g} but must be {must_be}")
+
+
+def check_probabilities(name: str, tensor: Tensor) -> None:
+    """Numbers from 0 to 1, or beyond by no more than rounding: resized frames overshoot by 1e-6."""
+    if values_are_checked(tensor):
+        inside = (tensor >= -1e-5) & (tensor <= 1 + 1e-5)
+        require(name, tensor, inside, "between 0 and 1; divide uint8 frames by 255")
 
 
 def check_like(name: str, tensor: Tensor, like: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from spgru.checks import check_choice, require
+from spgru.checks import check_choice, check_probabilities
 from spgru.divergence import kl_divergence
 from spgru.families import Prior
 from spgru.moments import Moments
@@ -90,8 +90,7 @@ def _nll(output: Moments, target: Tensor, likelihood: Likelihood) -> Tensor:
     if likelihood == "gaussian":
         return -output.log_prob(target).mean()
     if likelihood == "bernoulli":
-        inside = (target >= 0) & (target <= 1)
-        require("target", target, inside, "between 0 and 1; divide uint8 frames by 255")
+        check_probabilities("target", target)
         return (expected_softplus(output) - target * output.mean).mean()
     if target.is_floating_point():
         raise TypeError(f"target has dtype {target.dtype} but must be classes; use target.long()")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from spgru.checks import values_are_checked
+from spgru.checks import check_probabilities
 from spgru.moments import Moments
 
 __all__ = [
@@ -210,8 +210,7 @@ def cross_entropy_per_frame(pixels: Moments | Tensor, target: Tensor) -> Tensor:
         target: (T, B, height, width), in [0, 1]
     """
     _check_frames(pixels, target)
-    if values_are_checked(target) and not bool(((target >= 0) & (target <= 1)).all()):
-        raise ValueError("target must lie in [0, 1]; divide uint8 frames by 255")
+    check_probabilities("target", target)
     mean = pixels if isinstance(pixels, Tensor) else pixels.mean
     mean = mean.to(torch.promote_types(mean.dtype, torch.float32))
     least = torch.finfo(mean.dtype).eps / 2
