@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -142,12 +143,66 @@ def test_what_is_refused(tmp_path: Path) -> None:
     spgru.save_pretrained(Model(4), folder, config={"size": 4})
     with pytest.raises(PretrainedError, match="not of this package; pass the class"):
         spgru.from_pretrained(folder)
-    spgru.save_pretrained(Model(4), folder, config={"size": 5})
-    with pytest.raises(PretrainedError, match="weights do not fit"):
-        spgru.from_pretrained(folder, Model)
-    spgru.save_pretrained(Model(4), folder, config={"width": 4})
-    with pytest.raises(PretrainedError, match="cannot be built as saved"):
-        spgru.from_pretrained(folder, Model)
+    config = folder / "config.json"
+    document = json.loads(config.read_text())
+    for change, message in (
+        ({"size": 5}, r"weights do not fit test_pretrained\.Model \(.* as built, and 9 more\)$"),
+        ({"width": 4}, "cannot be built as saved"),
+    ):
+        config.write_text(json.dumps({**document, "config": change}))
+        with pytest.raises(PretrainedError, match=message):
+            spgru.from_pretrained(folder, Model)
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "reason"),
+    [
+        (
+            lambda: nn.Sequential(spgru.Linear(3, 8), nn.Tanh(), spgru.Linear(8, 2)),
+            {},
+            r"Sequential \(0\.weight: \(8, 3\) saved, none as built, and 11 more\)",
+        ),
+        (lambda: nn.ModuleList([spgru.GRU(3, 2)]), {}, "do not fit .*ModuleList"),
+        (lambda: nn.Sequential(spgru.GRU(3, 2)), {"args": []}, "unexpected keyword argument"),
+        (lambda: Model(4), {"size": 5}, r"do not fit test_pretrained\.Model"),
+        (lambda: Model(4), {}, "missing 1 required positional argument"),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_saved(
+    make: Callable[[], nn.Module], config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PretrainedError, match=f"^not saved: .*{reason}") as caught:
+        spgru.save_pretrained(make(), tmp_path / "model", config=config)
+    message = str(caught.value)
+    assert "pass config= with which the class builds this module" in message
+    assert message.endswith("or save module.state_dict()")
+    assert "\n" not in message
+    assert not (tmp_path / "model").exists()
+
+
+class Stack(nn.Sequential):
+    """Takes modules, but says how to build them."""
+
+    def pretrained_config(self) -> dict[str, Any]:
+        return {"sizes": [layer.in_features for layer in self] + [self[-1].out_features]}
+
+    @classmethod
+    def from_pretrained_config(cls, config: dict[str, Any]) -> Stack:
+        sizes = config["sizes"]
+        return cls(*(spgru.Linear(*pair) for pair in itertools.pairwise(sizes)))
+
+
+def test_a_class_may_say_how_it_is_built(tmp_path: Path) -> None:
+    model, x = Stack(spgru.Linear(3, 4), spgru.Linear(4, 2)), torch.randn(5, 3)
+    found = spgru.from_pretrained(spgru.save_pretrained(model, tmp_path / "model"), Stack)
+    assert torch.equal(found(x).var, model(x).var)
+
+
+def test_saving_leaves_random_numbers_alone(tmp_path: Path) -> None:
+    model = Model(4)
+    state = torch.get_rng_state()
+    spgru.save_pretrained(model, tmp_path / "model", config={"size": 4})
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_damaged_folders_are_refused(tmp_path: Path) -> None:

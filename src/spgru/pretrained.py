@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from torch import Tensor, nn
@@ -43,7 +44,11 @@ def save_pretrained(
     """Write a module's weights, calibration included, and how to build it.
 
     A module of your own that `spgru.convert` has changed is built by its class, and converted again
-    when it is read.
+    when it is read. The class is built once now, too: what could not be read again is refused.
+
+    A class whose arguments are no plain values, as those of `nn.Sequential`, needs two methods:
+    `pretrained_config(self)` gives plain values, and the class method
+    `from_pretrained_config(cls, config)` builds the module from them.
 
     Args:
         module: a layer or model of ours, which knows how it was built, or a module of your own
@@ -77,9 +82,10 @@ def save_pretrained(
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise PretrainedError(f"{folder} is a file; give a folder")
-    folder.mkdir(parents=True, exist_ok=True)
     # Copied: tensors of one memory (tied weights) cannot be told apart in a file.
     state = {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+    _check_readable(type(module), json.loads(text), state)
+    folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, safetensors.torch.save(state, {"format": "pt"}))
     write_whole(folder / CONFIG, text.encode())
     return folder
@@ -97,17 +103,39 @@ def from_pretrained(
     """
     folder = _find(source, revision)
     document, state = _read(folder)
-    named = f"{document['module']}.{document['class']}"
     if cls is None:
         cls = _own_class(document["module"], document["class"], str(source))
     elif cls.__qualname__ != document["class"]:
+        named = f"{document['module']}.{document['class']}"
         raise PretrainedError(f"{source} holds a {named}, not a {cls.__qualname__}")
+    return _rebuild(cls, document, state, str(source)).eval()
+
+
+def _check_readable(
+    cls: type[nn.Module], document: dict[str, Any], state: dict[str, Tensor]
+) -> None:
+    """Read what is about to be written: only then does one know that the class can be built."""
+    try:
+        # The caller's random numbers go on as if nothing had been built.
+        with torch.random.fork_rng(devices=[]):
+            _rebuild(cls, document, state, "not saved")
+    except PretrainedError as error:
+        raise PretrainedError(
+            f"{error}; pass config= with which the class builds this module, give the class "
+            "pretrained_config and from_pretrained_config, or save module.state_dict()"
+        ) from error
+
+
+def _rebuild(
+    cls: type[nn.Module], document: dict[str, Any], state: dict[str, Tensor], source: str
+) -> nn.Module:
+    named = f"{document['module']}.{document['class']}"
     build: Any = getattr(cls, "from_pretrained_config", None)
     try:
         module = cls(**document["config"]) if build is None else build(document["config"])
     except (TypeError, ValueError) as error:
         raise PretrainedError(f"{source}: {named} cannot be built as saved ({error})") from error
-    _convert_again(module, document.get("layers", {}), str(source))
+    _convert_again(module, document.get("layers", {}), source)
     floating = [tensor.dtype for tensor in state.values() if tensor.is_floating_point()]
     if floating:
         module.to(floating[0])  # what is not saved, too
@@ -117,8 +145,25 @@ def from_pretrained(
     try:
         load_calibration(module, state)
     except RuntimeError as error:
-        raise PretrainedError(f"{source}: weights do not fit {named} ({error})") from error
-    return module.eval()
+        reason = _misfit(module, state) or str(error)
+        raise PretrainedError(f"{source}: weights do not fit {named} ({reason})") from error
+    return module
+
+
+def _misfit(module: nn.Module, state: Mapping[str, Tensor]) -> str:
+    """Which tensors are of one side alone or have another shape; torch fills a page with them."""
+    ours, saved = (
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        for tensors in (module.state_dict(), state)
+    )
+    names = [name for name in {**saved, **ours} if saved.get(name) != ours.get(name)]
+    if not names:
+        return ""
+    first, others = names[0], len(names) - 1
+    return (
+        f"{first}: {saved.get(first, 'none')} saved, {ours.get(first, 'none')} as built"
+        + f", and {others} more" * bool(others)
+    )
 
 
 def _layers_inside(module: nn.Module) -> dict[str, Any]:
