@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_map
 
 import spgru
@@ -328,6 +328,21 @@ def test_packs_and_unpacks() -> None:
         assert (back.var[length:, b] == 0).all()
     with pytest.raises(TypeError, match="must be a PackedSequence"):
         spgru.pad_packed_moments(x)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_pads_to_a_total_length_as_torch_does(batch_first: bool) -> None:
+    x, lengths = pair(), [3, 1, 2, 2]
+    packed = spgru.pack_padded_moments(x, lengths, enforce_sorted=False)
+    found, found_lengths = spgru.pad_packed_moments(packed, batch_first, -1.0, total_length=6)
+    mean, _ = pad_packed_sequence(packed.mean, batch_first, -1.0, total_length=6)
+    var, _ = pad_packed_sequence(packed.var, batch_first, 0.0, total_length=6)
+    assert torch.equal(found.mean, mean)
+    assert torch.equal(found.var, var)
+    assert found.shape[1 if batch_first else 0] == 6
+    assert found_lengths.tolist() == lengths
+    with pytest.raises(ValueError, match="total_length=2 and max sequence length being 3"):
+        spgru.pad_packed_moments(packed, batch_first, total_length=2)
 
 
 def test_methods_of_tensors_go_by_the_table_or_say_that_there_is_no_rule() -> None:

@@ -34,16 +34,26 @@ def pack_padded_moments(
 
 
 def pad_packed_moments(
-    packed: Moments, batch_first: bool = False, padding_value: float = 0.0
+    packed: Moments,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
 ) -> tuple[Moments, Tensor]:
-    """Inverse of `pack_padded_moments`: padded moments (padding has variance 0) and lengths."""
+    """Inverse of `pack_padded_moments`: padded moments (padding has variance 0) and lengths.
+
+    Args:
+        packed: as a layer gives them for a packed input
+        batch_first: whether to give (B, T, ...) instead of (T, B, ...)
+        padding_value: mean of the padding
+        total_length: T, at least the length of the longest sequence, which it is by default
+    """
     if not isinstance(packed.mean, PackedSequence):
         raise TypeError(
             f"packed.mean must be a PackedSequence, got {type(packed.mean).__name__}; "
             "only the output for a packed input is packed"
         )
-    mean, lengths = pad_packed_sequence(packed.mean, batch_first, padding_value)
-    var, _ = pad_packed_sequence(packed.var, batch_first)
+    mean, lengths = pad_packed_sequence(packed.mean, batch_first, padding_value, total_length)
+    var, _ = pad_packed_sequence(packed.var, batch_first, total_length=total_length)
     return Moments(mean, var), lengths
 
 
