@@ -283,15 +283,59 @@ def test_audit_refuses_nan() -> None:
         spgru.audit(spgru.GRU(2, 3), torch.full((4, 3, 2), torch.nan), draws=2)
 
 
-def test_an_output_of_horizons_has_no_time_of_the_layer() -> None:
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("batch", [5, 7])
+def test_an_output_of_horizons_has_no_time_of_the_layer(batch: int, batch_first: bool) -> None:
     class Direct(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.gru, self.head = spgru.GRU(2, 3), spgru.Linear(3, 5)
+            self.gru, self.head = spgru.GRU(2, 3, batch_first=batch_first), spgru.Linear(3, 5)
 
         def forward(self, x: Tensor) -> Moments:
-            return self.head(self.gru(x)[0][-1]).unflatten(-1, (5, 1))
+            last = self.gru(x)[1][-1]
+            return self.head(last).unflatten(-1, (5, 1))
 
-    report = spgru.audit(Direct(), torch.randn(4, 7, 2), draws=2)
+    x = torch.randn(batch, 4, 2) if batch_first else torch.randn(4, batch, 2)
+    report = spgru.audit(Direct(), x, draws=2)
     assert report.output is not None
     assert report.output.closed_var.shape == (1,)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("batch", [5, 7])
+def test_an_output_that_is_read_back_has_a_row_per_step(batch: int, batch_first: bool) -> None:
+    """Its 5 steps are none of the layer's 8, but the layer was called as often."""
+
+    class FedBack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(2, 3, batch_first=batch_first), spgru.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Moments:
+            time, value, state, outputs = int(batch_first), x, None, []
+            for _ in range(5):
+                output, state = self.gru(value, state)
+                last = output[:, -1:] if batch_first else output[-1:]
+                value = self.head(last)
+                outputs.append(value)
+            return spgru.cat(outputs, time)
+
+    x = torch.randn(batch, 4, 2) if batch_first else torch.randn(4, batch, 2)
+    report = spgru.audit(FedBack(), x, draws=2)
+    assert report.output is not None
+    assert len(report.layers["gru.l0"].closed_var) == 8
+    assert report.output.closed_var.shape == (5,)
+
+
+def test_an_output_without_the_first_steps_has_a_row_per_step() -> None:
+    class Warm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(2, 3), spgru.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Moments:
+            return self.head(self.gru(x)[0][2:])
+
+    report = spgru.audit(Warm(), torch.randn(6, 3, 2), draws=2)
+    assert report.output is not None
+    assert report.output.closed_var.shape == (4,)

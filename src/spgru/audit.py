@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from statistics import NormalDist
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.calibration import is_calibrated, uncalibrated
 from spgru.calibration.truth import draw_inputs
-from spgru.modes import weight_mode
+from spgru.modes import Record, weight_mode
 from spgru.moments import Moments
 from spgru.nn.contexts import recording, sampling
 from spgru.nn.layer import Layer
@@ -111,17 +112,40 @@ def _run(module: nn.Module, inputs: tuple[Any, ...]) -> Joined:
     if not isinstance(module, Layer):
         with suppress(TypeError):  # a module may return no Moments
             first = first_moments(output)
-            neurons[_OUTPUT] = {"output": first}, _time_of(first, neurons)
+            calls = _recurrent_calls(records)
+            neurons[_OUTPUT] = {"output": first}, _time_of(first, neurons, calls)
     return neurons
 
 
-def _time_of(output: Moments, neurons: Joined) -> int | None:
-    """That of a recurrent layer, if the output has sequences where the layer has them."""
+def _recurrent_calls(records: dict[str, list[Record]]) -> set[int]:
+    """How often recurrent layers were called: a loop gives one step of the output for each call."""
+    counts = Counter(
+        (layer, record.part)
+        for layer, found in records.items()
+        for record in found
+        if "state" in record.neurons
+    )
+    return set(counts.values())
+
+
+def _time_of(output: Moments, neurons: Joined, calls: set[int]) -> int | None:
+    """The dimension of the output that is time, as in a recurrent layer of the module, or None.
+
+    The output has time where it has sequences where the layer has them, and as many steps as the
+    layer, or as there were calls of it. With time first another number of steps will do, too,
+    except that of the sequences, since (sequences, horizons) looks the same then.
+
+    What no shape can tell, with the batch first, or with time first and as many sequences as steps:
+    horizons, as many as the layer's steps or calls, are taken for time, and steps of any other
+    number are not.
+    """
     for parts, time in neurons.values():
         state = parts.get("state")
-        if state is None or time is None or output.ndim < 3:
+        if state is None or time is None or min(output.ndim, state.ndim) < 3:
             continue
-        if state.ndim > 2 and output.shape[1 - time] == state.shape[1 - time]:
+        batch, steps = state.shape[1 - time], output.shape[time]
+        known = steps == state.shape[time] or steps in calls
+        if output.shape[1 - time] == batch and (known or (time == 0 and steps != batch)):
             return time
     return None
 
