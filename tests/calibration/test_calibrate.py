@@ -100,6 +100,7 @@ def test_predictions_that_are_read_back(forecaster: Forecaster) -> None:
     assert report.chosen != "plain"
     assert report.scores[report.chosen] < report.scores["plain"]
     text = str(report)
+    assert f"(so many know a variance to {100 * (2 / report.draws) ** 0.5:.2g} %" in text
     assert "before" in text
     assert report.chosen in text
     assert len(report.ratio) == 3

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import spgru
 from spgru import Moments
 from spgru.calibration import is_calibrated
+from spgru.calibration.truth import Shape, own_variance
 from spgru.models import ModelConfig, build
 from spgru.nn.output_scale import Scale, attach_scale, with_dims
 
@@ -161,18 +162,24 @@ def test_a_later_fit_to_draws_takes_an_earlier_one_to_outcomes_out() -> None:
 def test_variance_of_the_input_is_not_taken_for_noise_of_the_module() -> None:
     class Skips(_Sequence):
         def forward(self, x: Any) -> Moments:
-            return x[:, -1] + super().forward(x)[:, -1, :2]
+            return x[:, -1] + super().forward(x)[:, -1, :2] + 0.1 * _noise(x)
+
+    def _noise(x: Any) -> Moments:
+        amount = x.mean[:, -1].square()
+        return Moments(torch.zeros_like(amount), amount)
 
     model, mean = Skips(), torch.randn(60, 8, 2)
     x = Moments(mean, torch.full_like(mean, 0.05))
-    y = mean[:, -1] + torch.randn(60, 2)
-    spgru.calibrate(model, x, y, **SILENT)
-    assert model.output_scale.outcome_own is None
-    assert model.output_scale.outcome_noise_factor is None
+    noise = 0.01 * _noise(x).var
+    found = own_variance(model, model, (x,), Shape(None, 0))
+    torch.testing.assert_close(found.found.float(), noise)
+    plain = model(x).var
+    attach_scale(model).set_(Scale(torch.tensor([3.0]), noise_factor=torch.tensor(1.0)))
+    torch.testing.assert_close(model(x).var, 3 * (plain - noise) + noise)
 
 
 @torch.no_grad()
-def test_a_certain_output_that_was_wrong_has_no_intervals_that_hold() -> None:
+def test_a_certain_output_that_was_wrong_is_refused_where_factors_alone_are_tried() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -184,7 +191,9 @@ def test_a_certain_output_that_was_wrong_has_no_intervals_that_hold() -> None:
             return torch.cat([y, certain], -1)
 
     x = torch.randn(60, 2)
-    with pytest.raises(ValueError, match="have no variance and were wrong"):
+    with pytest.raises(ValueError, match="have no variance and were wrong, so no factor on"):
+        spgru.calibrate(Half(), x, torch.randn(60, 2), form="scale", **SILENT)
+    with pytest.raises(ValueError, match="have no variance and were wrong, so no factor"):
         spgru.calibrate(Half(), x, torch.randn(60, 2), form="scale", level=0.9, **SILENT)
 
 
@@ -233,6 +242,8 @@ def test_a_compiled_module_is_calibrated_as_the_one_inside() -> None:
     model, x = _Sequence(), torch.randn(24, 8, 2)
     y = 3 * torch.randn(24, 8, 3)
     compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        compiled(x)  # as it is before, to be compiled again
     spgru.calibrate(compiled, x, y, **SILENT)
     with torch.no_grad():
         assert _squares(model, x, y) < 2
@@ -250,7 +261,10 @@ def test_checkpointed_code_is_calibrated() -> None:
     for kind in (Checkpointed, _Sequence):
         torch.manual_seed(1)
         model = kind()
-        spgru.calibrate(model, x, draws=20, steps=5, form="gains", **SILENT)
+        # A variance that gains alone can give it.
+        model.head.weight.data *= 4
+        report = spgru.calibrate(model, x, draws=200, steps=20, form="gains", **SILENT)
+        assert report.chosen == "gains"
         found.append(model(x).var)
     torch.testing.assert_close(*found)
 

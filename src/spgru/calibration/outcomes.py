@@ -169,6 +169,11 @@ def find_scale(
     scores = {name: _nll(held, var).item() for name, var in variances.items()}
     # One that claims certainty and is wrong has no finite score.
     best = min(scores, key=lambda name: scores[name] if math.isfinite(scores[name]) else math.inf)
+    if not math.isfinite(scores[best]):
+        raise ValueError(
+            "some outputs have no variance and were wrong, so no factor on their variance makes "
+            "what happened possible; leave out form='scale', or give the layers a variance"
+        )
     chosen, var = found[best], variances[best]
     if level is not None:
         factor = conformal_factor(held, var, level, shape.batch)

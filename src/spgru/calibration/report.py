@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -55,6 +56,15 @@ class CalibrationReport:
         """(T,) closed over true variance, after."""
         return self.var / self.true_var
 
+    @property
+    def relative_error(self) -> float:
+        """Standard error of the variance of a Gaussian from so many draws, over that variance.
+
+        The sequences held out have it in common with those of the fit, so the figures do not show
+        it; a total whose parts do not go together is known better.
+        """
+        return math.sqrt(2 / self.draws)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
         return _plain(self, ratio=self.ratio, plain_ratio=self.plain_ratio)
@@ -63,6 +73,7 @@ class CalibrationReport:
         fitted, held = self.sequences
         lines = [
             f"Calibrated to {self.draws} drawn networks on {fitted} sequences: {self.chosen}",
+            f"(so many know a variance to {100 * self.relative_error:.2g} %, here and in the fit)",
             f"Of {held} sequences held out, closed/true variance:",
             "step        before    after",
         ]
