@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune, weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 import spgru
 from spgru import Moments
@@ -244,6 +245,50 @@ def test_tensors_beside_moments_keep_no_graph() -> None:
     assert not y.mean.requires_grad
 
 
+def test_a_recurrent_layer_that_no_output_depends_on_has_no_part_in_it() -> None:
+    gru, layer, x = spgru.GRU(2, 3), spgru.Linear(2, 1), torch.randn(4, 2, 2)
+
+    def forward(x: Tensor) -> Moments:
+        gru(x)
+        return layer(x)
+
+    found = spgru.respond(nn.ModuleList([gru, layer]), x, function=forward)
+    assert torch.equal(found.var, spgru.respond(layer, x).var)
+
+
+def test_tensors_made_in_inference_mode_are_taken() -> None:
+    layer, x = spgru.Linear(2, 1), torch.randn(3, 2)
+    with torch.inference_mode():
+        offset = torch.ones(3, 1)
+    found = spgru.respond(layer, x, function=lambda x: Moments(offset, offset) + layer(x))
+    torch.testing.assert_close(found.var, spgru.respond(layer, x).var + 1)
+    found = spgru.respond(layer, x, function=lambda x: spgru.certain(offset) + layer(x))
+    torch.testing.assert_close(found.var, spgru.respond(layer, x).var)
+
+
+def test_an_input_that_is_empty_alone_is_taken() -> None:
+    layer, x, none = spgru.Linear(2, 1), torch.randn(3, 2), torch.zeros(0, 3)
+    found = spgru.respond(layer, none, x, function=lambda none, x: layer(x))
+    assert torch.equal(found.var, spgru.respond(layer, x).var)
+
+
+def test_checkpoints_change_nothing() -> None:
+    gru, x = spgru.GRU(2, 3), torch.randn(4, 2, 2)
+
+    def forward(x: Tensor) -> Moments:
+        y: Any = checkpoint(lambda x: gru(x)[0], x, use_reentrant=False)
+        return y
+
+    found = spgru.respond(gru, x, function=forward)
+    assert torch.equal(found.var, spgru.respond(gru, x)[0].var)
+
+
+def test_checkpoints_that_run_without_gradients_are_refused() -> None:
+    layer, x = spgru.Linear(2, 1), torch.randn(3, 2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="use_reentrant=True"):
+        spgru.respond(layer, x, function=lambda x: checkpoint(layer, x, use_reentrant=True))
+
+
 # -- refused ---------------------------------------------------------------------------------------
 
 
@@ -276,6 +321,40 @@ def test_a_variance_without_a_way_back_is_refused(how: str) -> None:
 
     with pytest.raises(RuntimeError, match=r"detached, or computed under torch\.no_grad"):
         spgru.respond(nn.ModuleList([first, second]), torch.randn(3, 2), function=forward)
+
+
+def test_noise_on_top_of_a_detached_variance_does_not_hide_it() -> None:
+    first, second = spgru.Linear(2, 4), spgru.Linear(4, 1)
+
+    def forward(x: Tensor) -> Moments:
+        mean, var = first(x).detach()
+        return second(Moments(mean, var + 1.0))
+
+    with pytest.raises(RuntimeError, match="mean was detached"):
+        spgru.respond(nn.ModuleList([first, second]), torch.randn(3, 2), function=forward)
+
+
+def test_captured_moments_of_a_learned_mean_are_refused() -> None:
+    layer, x = spgru.Linear(2, 1), torch.randn(3, 2)
+    mean = nn.Parameter(torch.zeros(3, 2))
+    captured = Moments(mean * 1.0, torch.ones(3, 2))
+    with pytest.raises(RuntimeError, match="pass them as arguments"):
+        spgru.respond(layer, x, function=lambda x: layer(captured) + layer(x))
+
+
+def test_a_variance_changed_in_place_is_refused() -> None:
+    layer, x = spgru.Linear(2, 1), torch.randn(3, 2)
+
+    def forward(x: Tensor, change: Callable[[Tensor], Any]) -> Moments:
+        y = layer(x)
+        change(y.var)
+        return y
+
+    with pytest.raises(RuntimeError, match="the variance of Moments was changed in place"):
+        spgru.respond(layer, x, lambda var: var.add_(1.0), function=forward)
+    # What adds nothing to a variance of 0 is no noise.
+    found = spgru.respond(layer, x, lambda var: var.clamp_(min=0), function=forward)
+    assert torch.equal(found.var, spgru.respond(layer, x).var)
 
 
 def test_a_mean_changed_in_place_is_refused() -> None:
@@ -393,3 +472,54 @@ def test_a_stream_takes_expanded_states_and_runs_under_autocast() -> None:
 def test_a_stream_names_what_it_cannot_run_along() -> None:
     with pytest.raises(TypeError, match="got dict; run other inputs step by step"):
         spgru.Stream(spgru.GRU(2, 3))({"x": torch.randn(4, 5, 2)})
+
+
+class _Steps(nn.Module):
+    """A stream whose step lets `between` change what passes from one layer to the next."""
+
+    def __init__(self, between: Callable[[Moments], Moments]) -> None:
+        super().__init__()
+        self.gru, self.head, self.between = spgru.GRU(2, 3), spgru.Linear(3, 1), between
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Moments, Any]:
+        h, state = self.gru.step(x_t, state)
+        return self.head(self.between(h)), state
+
+
+_outside = spgru.Linear(3, 3)
+_captured = Moments(torch.zeros(2, 3), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("between", "message"),
+    [
+        (lambda h: _outside(h), "no part of the module"),
+        (lambda h: _captured, "pass them as arguments"),
+        (lambda h: h.detach(), "mean was detached"),
+        (lambda h: (h.var.add_(1.0), h)[1], "changed in place"),
+    ],
+    ids=["outside", "captured", "detached", "in place"],
+)
+def test_a_stream_refuses_what_respond_refuses(between: Any, message: str) -> None:
+    module = _Steps(between)
+    with pytest.raises(RuntimeError, match=message):
+        spgru.Stream(module).step(torch.randn(2, 2))
+
+
+def test_a_stream_lets_be_what_is_detached_and_leads_nowhere() -> None:
+    seen: list[Any] = []
+
+    def look(h: Moments) -> Moments:
+        seen.append((h.detach() * 2.0).shape)
+        return h
+
+    module, x = _Steps(look), torch.randn(4, 2, 2)
+    found = spgru.Stream(module)(x)[0]
+    assert set(seen) == {(2, 3)}
+    module.between = lambda h: h
+    assert torch.equal(found.var, spgru.Stream(module)(x)[0].var)
+
+
+def test_a_stream_refuses_a_module_without_a_step_at_once() -> None:
+    with pytest.raises(TypeError, match="has no method `step`"):
+        spgru.Stream(nn.Sequential(spgru.Linear(2, 1)))

@@ -53,6 +53,8 @@ class Responding:
     """what is told of the uses of a weight and a bias; None where nobody asks"""
     kept: dict[Any, Any]
     """maps made of them"""
+    needs_grad: bool = True
+    """whether sources are followed by autograd, and so not under `no_grad`"""
 
 
 WeightMode = Drawn | AtMean | Responding
@@ -149,11 +151,10 @@ def weight_mode(layer: nn.Module) -> WeightMode | None:
 
 def check_followed(layer: nn.Module) -> None:
     """Where sources are followed, refuse weights that are not among them: they would pass for
-    noise. Under `no_grad` nothing is followed."""
+    noise."""
     stacks = _NONE if torch.compiler.is_compiling() else _weights.get()
-    if not stacks or not torch.is_grad_enabled():
-        return
-    if any(isinstance(modes[-1], Responding) for modes in stacks.values()):
+    now = [modes[-1] for modes in stacks.values() if isinstance(modes[-1], Responding)]
+    if any(torch.is_grad_enabled() or not mode.needs_grad for mode in now):
         raise RuntimeError(
             f"{type(layer).__name__} has random weights and runs, but is no part of the module "
             "that was passed; pass the module that holds all layers, and what to call by "

@@ -63,8 +63,10 @@ class Inputs:
             uncertain, sure = known[id(leaf)]
             self._uncertain.append(uncertain)
             self._certain.append(sure)
-        if self._tensors and self._tensors[0].ndim and not len(self._tensors[0]):
-            raise ValueError("the first input is empty; pass at least one sequence and step")
+        # An input that is empty alone may stand for none, such as no covariates.
+        sizes = [len(tensor) for tensor in self._tensors if tensor.ndim]
+        if sizes and not any(sizes):
+            raise ValueError("the inputs are empty; pass at least one sequence and step")
 
     def call(self, function: Callable[..., Any], certain: bool) -> Any:
         # Copies: a module that changes its input in place gets the same every time.

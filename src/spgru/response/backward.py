@@ -233,6 +233,9 @@ class Backward:
                 parts_of = (part[:, skip:] for part in (sums.by_weight, sums.by_bias))
                 own.sums.append(Summed(*(to_sequences(p, sequence, count) for p in parts_of)))
         for (weight, bias, start), own in found.items():
+            # A scan that no output depends on is not differentiated.
+            if not own.blocks and not own.sums:
+                continue
             if weight:
                 add(weight, by_weight(own, self._memory))
                 remainder = by_remainder(own)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from spgru.functional.linear import Tap
 from spgru.modes import Responding, enter_weights
 from spgru.moments import Moments
 from spgru.nn.layer import layers_of, refresh_weights
@@ -34,9 +35,14 @@ class ModuleWeights(NamedTuple):
         return [moments for own in self.values.values() for moments in own.values()]
 
 
-def taking(values: Mapping[nn.Module, Mapping[str, Moments]]) -> Any:
-    """Block in which these layers have these weights."""
-    return enter_weights({layer: Responding(own, None, {}) for layer, own in values.items()})
+def taking(
+    values: Mapping[nn.Module, Mapping[str, Moments]],
+    tap: Callable[[str, str], Tap] | None = None,
+) -> Any:
+    """Block in which these layers have these weights, and others cannot run."""
+    return enter_weights(
+        {layer: Responding(own, tap, {}, needs_grad=False) for layer, own in values.items()}
+    )
 
 
 class Directions(NamedTuple):

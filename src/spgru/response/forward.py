@@ -13,10 +13,12 @@ signs of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch._C import _functorch
@@ -25,7 +27,7 @@ from spgru.moments import Moments, observing, unobserved
 from spgru.recurrent import single_step
 from spgru.response.cells import MapWays, pushed_single_step
 from spgru.response.directions import Directions, ModuleWeights, new_source, taking
-from spgru.response.observed import made_again
+from spgru.response.observed import CUT, made_again
 
 __all__ = ["Pushed", "Tree", "flatten", "push"]
 
@@ -90,15 +92,15 @@ def push(
     results: list[Tree] = []
     last: list[tuple[int, int]] = []
     """tensors of the result that got a noise last of all, and its number"""
+    has_cut = False
 
     def run(means: list[Tensor], tensors: list[Tensor], zeros: dict[int, Tensor]) -> Any:
-        values, filled, observer = (
-            weights.changed(means),
-            args.filled(tensors),
-            _Adding(zeros, step),
-        )
+        nonlocal has_cut
+        values, filled = weights.changed(means), args.filled(tensors)
+        observer = _Adding(zeros, step)
         with taking(values), observing(observer):
             result = flatten(call(*filled))
+        has_cut = observer.has_cut
         results.append(result._replace(tensors=[]))
         for k, tensor in enumerate(result.tensors):
             last.extend((k, number) for number, mean in observer.sums.items() if mean is tensor)
@@ -119,22 +121,48 @@ def push(
     # Values are computed once: only tangents differ between directions.
     along_all: Any = torch.func.vmap(along, out_dims=(None, 0))  # type: ignore[arg-type]
     values, found = along_all(directions.tangents, list(tangents), noise_ways)
+    if has_cut and any(map(_is_marked, values, found)):
+        raise RuntimeError(CUT)
     added = {k: (noises[number], noise_ways[number]) for k, number in last}
     return Pushed(results[0]._replace(tensors=list(values)), list(found), added)
 
 
+def _is_marked(value: Tensor, tangents: Tensor) -> bool:
+    """Whether tangents are NaN of their own accord."""
+    return bool((tangents.isnan().any(0) & ~value.isnan()).any())
+
+
+def _marked(mean: Tensor) -> Tensor:
+    nan = torch.full_like(mean, math.nan)
+    marked: Tensor = forward_ad.make_dual(mean, nan)  # type: ignore[no-untyped-call]
+    return marked
+
+
+def _has_no_tangent(mean: Tensor) -> bool:
+    dual: Any = forward_ad.unpack_dual(mean)  # type: ignore[no-untyped-call]
+    return dual.tangent is None
+
+
 class _Adding:
-    """Adds zeros, which have tangents, to the means of `Moments` that have noise of their own."""
+    """Adds zeros, which have tangents, to the means of `Moments` that have noise of their own.
+
+    Where a mean beside a variance has no tangents though nothing adds noise there, they were cut
+    off: it gets tangents of NaN, by which every output shows that depends on it.
+    """
 
     def __init__(self, zeros: Mapping[int, Tensor], step: Callable[..., Any]) -> None:
         self._zeros, self._step, self._count = zeros, step, 0
         self.sums: dict[int, Tensor] = {}
+        self.has_cut = False
 
     def made(self, moments: Moments) -> None:
         zero = self._zeros.get(self._count)
         if zero is not None:
             self.sums[self._count] = moments.mean + zero
             object.__setattr__(moments, "mean", self.sums[self._count])
+        elif _has_no_tangent(moments.mean) and bool(moments.var.detach().any()):
+            self.has_cut = True
+            object.__setattr__(moments, "mean", _marked(moments.mean))
         self._count += 1
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spgru.moments import Moments, observing, unobserved
 from spgru.response.directions import taking
-from spgru.response.observed import NOTHING, UNSTEADY, Repetition, certain, made_again
+from spgru.response.observed import NOTHING, UNSTEADY, Repetition, certain, checking_tap, made_again
 
 __all__ = ["Weights", "find_noises"]
 
@@ -40,7 +40,7 @@ def find_noises(
             for layer, own in weights.items()
         }
         args = pytree.tree_map(_sure, args, is_leaf=_is_moments)
-        with taking(sure), observing(second):
+        with taking(sure, checking_tap), observing(second):
             call(*args)
         second.end()
     return second.noises
@@ -85,6 +85,5 @@ class _Second(Repetition):
             raise RuntimeError(UNSTEADY)
         if bool(moments.var.any()):
             self.noises[self._count] = moments.var
-        object.__setattr__(moments, "mean", mean)
-        object.__setattr__(moments, "var", moments.var.new_zeros(mean.shape))
+        self.make_certain(moments, mean)
         self._count += 1

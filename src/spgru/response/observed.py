@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from spgru.functional.linear import Affine
 from spgru.moments import Moments, unobserved
 from spgru.recurrent import Trajectory
 
 __all__ = [
-    "NOTHING", "UNSTEADY", "Repetition", "certain", "check_known", "data_of", "each", "made_again",
-    "with_data",
+    "CHANGED", "CUT", "NOTHING", "UNSTEADY", "Repetition", "certain", "check_known", "checking_tap",
+    "data_of", "each", "made_again", "with_data",
 ]  # fmt: skip
 
 NOTHING: Any = object()
 
 FOREIGN = (
     "Moments with a variance reach a layer though they were neither passed to the call nor made in "
-    "it (captured by a closure, kept as an attribute, or inside an object that is no tuple, list "
-    "or dict); pass them as arguments, so that they count as a source"
+    "it (captured by a closure, kept as an attribute, changed in place, or inside an object that "
+    "is no tuple, list or dict); pass them as arguments, so that they count as a source"
 )
 
 UNSTEADY = (
@@ -40,6 +42,18 @@ def data_of(part: Any) -> Tensor:
 def with_data(part: Any, data: Tensor) -> Any:
     """`part` with other numbers."""
     return part._replace(data=data) if isinstance(part, PackedSequence) else data
+
+
+CUT = (
+    "an output depends on (or is) Moments whose mean was detached, or computed under "
+    "torch.no_grad(), so the response to what caused their variance cannot be followed; call "
+    "respond or a stream on code that does neither"
+)
+
+CHANGED = (
+    "the {part} of Moments was changed in place after they were made (*=, add_, clamp_, ...), "
+    "which cannot be followed; make others of it: Moments({example})"
+)
 
 
 def certain(moments: Moments) -> Moments:
@@ -79,6 +93,29 @@ def _is_uncertain(moments: Moments) -> bool:
     return bool(data_of(moments.var).any())
 
 
+@dataclass(frozen=True, slots=True)
+class _CheckingTap:
+    """A `Tap` that checks, in a second pass, that all that reaches a weight is certain."""
+
+    needs_reference: bool = False
+
+    def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
+        check_known(x, _is_uncertain)
+        result: Moments = affine.untapped(x)
+        return result
+
+    def note(self, affine: Affine | None, x: Any, mean: Tensor, var: Tensor) -> Moments:
+        return Moments(mean, var)
+
+    def rows(self, start: int) -> _CheckingTap:
+        return self
+
+
+def checking_tap(weight: str, bias: str) -> Any:
+    """For any weight. Scans are not run in a second pass, and ask for no more than this."""
+    return _CheckingTap()
+
+
 class Repetition:
     """Base of observers of a second pass, in which what is known is certain.
 
@@ -89,6 +126,7 @@ class Repetition:
 
     def __init__(self, made: Iterable[Any], results: Iterable[Any]) -> None:
         self._made, self._results = iter(made), iter(results)
+        self._zeros: list[tuple[Tensor, int]] = []
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
         # All that was passed or made is certain by now.
@@ -101,6 +139,15 @@ class Repetition:
             result = each(result, certain)
         return made_again(result)
 
+    def make_certain(self, moments: Moments, mean: Tensor) -> None:
+        """Give moments this mean and no variance."""
+        var = torch.zeros_like(mean)
+        self._zeros.append((var, var._version))
+        object.__setattr__(moments, "mean", with_data(moments.mean, mean))
+        object.__setattr__(moments, "var", with_data(moments.var, var))
+
     def end(self) -> None:
         if next(self._made, NOTHING) is not NOTHING:
             raise RuntimeError(UNSTEADY)
+        if any(var._version != version and bool(var.any()) for var, version in self._zeros):
+            raise RuntimeError(CHANGED.format(part="variance", example="y.mean, y.var + s"))

@@ -60,7 +60,8 @@ def respond(
     Noise is found whatever way the module adds it: `Moments(y.mean, y.var + s)`, the sum with
     `Moments` of its own, dropout. Every entry of such moments counts as a source of its own. Its
     variance must follow from means: what a module makes of variances (twice `y.var`, the larger of
-    `y.var` and a floor) is not seen as such.
+    `y.var` and a floor) is not seen as such. A variance of which two `Moments` are made is two
+    noises: go on with `y = Moments(mean, var)`, not with `var`.
 
     It costs the module's pass with gradients, a pass without, and one backward pass for all outputs
     of a sequence at once; sequences of a batch are differentiated together. Random numbers are the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -282,7 +283,16 @@ def _step_of(module: nn.Module) -> Callable[[Any, Any], Any]:
     if isinstance(module, RecurrentCell):
         return lambda x_t, state: _cell_step(module, x_t, state)
     step: Callable[[Any, Any], Any] | None = getattr(module, "step", None)
-    return module if step is None else step
+    if step is not None:
+        return step
+    try:
+        signature(module.forward).bind(None, None)
+    except TypeError:
+        raise TypeError(
+            f"module ({type(module).__name__}) has no method `step`, and its forward does not take "
+            "(x_t, state); pass function=, which does and returns (output, state)"
+        ) from None
+    return module
 
 
 def _cell_step(cell: RecurrentCell, x_t: Any, state: Any) -> tuple[Any, Any]:

@@ -24,27 +24,20 @@ from spgru.modes import Responding, WeightMode, enter_weights
 from spgru.moments import Moments, observing, unobserved
 from spgru.nn.layer import Layer, layers_of, refresh_weights
 from spgru.response.observed import (
+    CHANGED,
+    CUT,
     NOTHING,
     UNSTEADY,
     Repetition,
     certain,
     check_known,
+    checking_tap,
     data_of,
     made_again,
     with_data,
 )
 
 __all__ = ["Noise", "Sums", "Tape", "Use"]
-
-_CUT = (
-    "an output depends on (or is) Moments whose mean was detached, or computed under "
-    "torch.no_grad(), so the response to what caused their variance cannot be followed; call "
-    "respond on code that does neither"
-)
-_CHANGED = (
-    "the mean of Moments was changed in place after they were made (*=, clamp_, ...), and so "
-    "cannot be differentiated by; write mean = mean * s in place of mean *= s"
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +67,9 @@ class WeightTap:
     def _check_grad(self) -> None:
         if not torch.is_grad_enabled():
             raise RuntimeError(
-                f"{self.weight or self.bias} is used under torch.no_grad() or inference_mode(), "
-                "where the response to it cannot be computed; call respond on code without them"
+                f"{self.weight or self.bias} is used under torch.no_grad() or inference_mode() "
+                "(as torch.utils.checkpoint does with use_reentrant=True), where the response to "
+                "it cannot be computed; call respond on code without them"
             )
 
     def note(self, affine: Affine | None, x: Any, mean: Tensor, var: Tensor) -> Moments:
@@ -204,7 +198,7 @@ class Tape:
         """Adds to `noises` what it finds."""
         second = _Second(self.notes, noises)
         graph = torch.set_grad_enabled(self.create_graph)
-        with self._responding(certain, None), graph, observing(second):
+        with self._responding(certain, lambda path, layer: checking_tap), graph, observing(second):
             yield
         second.end()
 
@@ -216,23 +210,27 @@ class Tape:
         """
         cut = {id(var) for var in self.notes.cut}
         if any(id(output) in cut for output in outputs):
-            raise RuntimeError(_CUT)
+            raise RuntimeError(CUT)
         ways: list[Any] = [output.grad_fn for output in outputs] if cut else []
         seen = set(ways)
         while ways:
             node = ways.pop()
             if id(getattr(node, "variable", None)) in cut:
-                raise RuntimeError(_CUT)
+                raise RuntimeError(CUT)
             after = {way for way, _ in getattr(node, "next_functions", ())} - seen
             seen |= after
             ways += after
 
     @contextmanager
-    def _responding(self, change: Callable[[Moments], Moments], tap: Any) -> Iterator[None]:
+    def _responding(
+        self,
+        change: Callable[[Moments], Moments],
+        tap: Callable[[str, Layer], Callable[[str, str], Any]],
+    ) -> Iterator[None]:
         modes: dict[nn.Module, WeightMode] = {
             layer: Responding(
                 {name: change(self.weights[_join(path, name)]) for name in layer.weights()},
-                None if tap is None else tap(path, layer),
+                tap(path, layer),
                 {},
             )
             for path, layer in self.layers.items()
@@ -257,8 +255,8 @@ class _Made(NamedTuple):
     """by which outputs are differentiated; of packed ones the rows"""
     version: int
     """by which changes in place are noticed"""
-    begun: Tensor | None
-    """the variance, where the mean had no history though there was one"""
+    cut_var: Tensor | None
+    """the variance, where the mean had no history though there was one: noise, or cut"""
 
 
 @dataclass(slots=True, eq=False)
@@ -289,16 +287,16 @@ class _First:
 
     def made(self, moments: Moments) -> None:
         mean = data_of(moments.mean)
-        begun = None
+        cut_var = None
         if _has_no_history(moments):
-            mean = mean.detach().requires_grad_()
+            mean = _leaf(mean)
             # By which is seen whether anything comes of it.
-            begun = data_of(moments.var).detach().requires_grad_()
-            object.__setattr__(moments, "var", with_data(moments.var, begun))
+            cut_var = _leaf(data_of(moments.var))
+            object.__setattr__(moments, "var", with_data(moments.var, cut_var))
         elif mean.requires_grad:
             mean = mean.view_as(mean)
         object.__setattr__(moments, "mean", with_data(moments.mean, mean))
-        self._notes.made.append(_Made(mean, mean._version, begun))
+        self._notes.made.append(_Made(mean, _version(mean), cut_var))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
         check_known(args, _has_no_history)
@@ -324,15 +322,25 @@ class _Second(Repetition):
             if not mean.requires_grad:
                 raise RuntimeError(UNSTEADY)
             self._noises.append(Noise(mean, var))
-        elif before.begun is not None:
-            self._notes.cut.append(before.begun)
-        if mean._version != before.version and not torch.allclose(
+        # What is more than the noise that was found came from elsewhere.
+        if before.cut_var is not None and not torch.allclose(before.cut_var, var):
+            self._notes.cut.append(before.cut_var)
+        if _version(mean) != before.version and not torch.allclose(
             data_of(moments.mean), mean, equal_nan=True
         ):
-            raise RuntimeError(_CHANGED)
-        shown = mean if torch.is_grad_enabled() else mean.detach()
-        object.__setattr__(moments, "mean", with_data(moments.mean, shown))
-        object.__setattr__(moments, "var", with_data(moments.var, torch.zeros_like(mean)))
+            raise RuntimeError(CHANGED.format(part="mean", example="s * y.mean, s**2 * y.var"))
+        self.make_certain(moments, mean if torch.is_grad_enabled() else mean.detach())
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """The same numbers without their history, to be differentiated by."""
+    # Those of inference mode serve only as a copy.
+    return (tensor.clone() if tensor.is_inference() else tensor.detach()).requires_grad_()
+
+
+def _version(tensor: Tensor) -> int:
+    # Inference tensors have none.
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _join(path: str, name: str) -> str:
