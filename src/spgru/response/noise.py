@@ -11,10 +11,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch.autograd.forward_ad as forward_ad
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from spgru.moments import Moments, observing, unobserved
+from spgru.nn.output_scale import at_their_means
 from spgru.response.directions import taking
 from spgru.response.observed import NOTHING, UNSTEADY, Repetition, certain, checking_tap, made_again
 
@@ -39,19 +39,11 @@ def find_noises(
             layer: {name: certain(moments) for name, moments in own.items()}
             for layer, own in weights.items()
         }
-        args = pytree.tree_map(_sure, args, is_leaf=_is_moments)
+        args = at_their_means(args)
         with taking(sure, checking_tap), observing(second):
             call(*args)
         second.end()
     return second.noises
-
-
-def _is_moments(value: Any) -> bool:
-    return isinstance(value, Moments)
-
-
-def _sure(value: Any) -> Any:
-    return certain(value) if isinstance(value, Moments) else value
 
 
 class _First:
