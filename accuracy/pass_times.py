@@ -28,7 +28,7 @@ from spgru import studies
 from spgru.calibration import is_calibrated, load_calibration
 from spgru.models import build
 from spgru.nn.layer import layers_of
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 from spgru.reporting.markdown import table
 from spgru.studies.calibrated import FILE
 from spgru.training import load_model

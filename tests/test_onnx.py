@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import spgru
 from spgru import Moments
-from spgru.nn.output_scale import Scale, attach_scale
+from spgru.nn.output_scale import attach_scale
+from spgru.nn.scale import Scale
 
 runtime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -16,7 +16,8 @@ import spgru
 from spgru.families import Gamma
 from spgru.models import ModelConfig, Predictor
 from spgru.models.conv_recurrent import ConvGRUCell
-from spgru.nn.output_scale import Scale, attach_scale
+from spgru.nn.output_scale import attach_scale
+from spgru.nn.scale import Scale
 from spgru.pretrained import PretrainedError
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

@@ -16,9 +16,9 @@ from spgru.calibration import is_calibrated, uncalibrated
 from spgru.calibration.truth import draw_inputs
 from spgru.modes import Record, weight_mode
 from spgru.moments import Moments
+from spgru.moments.nested import first_moments
 from spgru.nn.contexts import recording, sampling
 from spgru.nn.layer import Layer
-from spgru.nn.output_scale import first_moments
 from spgru.nn.weight import named_weights
 from spgru.report import LEVELS, LayerReport, Report
 from spgru.tracing import Joined, join

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from spgru.moments import Moments
-from spgru.nn.output_scale import first_moments
+from spgru.moments.nested import first_moments
 
 __all__ = ["to_onnx", "write_program"]
 

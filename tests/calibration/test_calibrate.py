@@ -17,7 +17,8 @@ from spgru.calibration.inputs import find_shape
 from spgru.calibration.truth import Own, Shape, drawn_truths
 from spgru.models import ModelConfig, build
 from spgru.nn.contexts import recording
-from spgru.nn.output_scale import Scale, attach_scale
+from spgru.nn.output_scale import attach_scale
+from spgru.nn.scale import Scale
 
 QUICK: dict[str, Any] = {"draws": 40, "steps": 20, "rate": 0.1, "progress": False}
 

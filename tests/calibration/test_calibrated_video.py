@@ -10,7 +10,7 @@ import torch
 import spgru
 from spgru.calibration.truth import drawn_truths
 from spgru.models import ModelConfig, build
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 
 SMALL: dict[str, Any] = {"height": 4, "width": 4, "hidden_size": 6, "weight_std": 0.3}
 CONFIGS = {

@@ -18,7 +18,8 @@ from spgru import Moments
 from spgru.calibration import is_calibrated
 from spgru.calibration.truth import Shape, own_variance
 from spgru.models import ModelConfig, build
-from spgru.nn.output_scale import Scale, attach_scale, with_dims
+from spgru.nn.output_scale import attach_scale
+from spgru.nn.scale import Scale
 
 SILENT: dict[str, Any] = {"progress": False}
 
@@ -361,7 +362,7 @@ def test_one_factor_holds_for_any_output() -> None:
 
     model, x = LastToo(), torch.randn(24, 8, 2)
     plain = model(x, last=True).var
-    attach_scale(model).set_(with_dims(Scale(torch.tensor([3.0])), 3, 3))
+    attach_scale(model).set_(Scale(torch.tensor([3.0])).with_dims(3, 3))
     torch.testing.assert_close(model(x, last=True).var, 3 * plain)
 
 

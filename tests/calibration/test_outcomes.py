@@ -16,7 +16,8 @@ import spgru
 from spgru import Moments
 from spgru.calibration.outcomes import Outcomes, conformal_factor
 from spgru.moments import pad_packed_moments
-from spgru.nn.output_scale import OutputScale, Scale, scales_of
+from spgru.nn.output_scale import OutputScale, scales_of
+from spgru.nn.scale import Scale
 
 
 class Model(nn.Module):

@@ -13,7 +13,7 @@ from spgru.models import ModelConfig, build
 from spgru.modes import frozen_of
 from spgru.nn.contexts import at_mean
 from spgru.nn.layer import layers_of
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 
 SMALL = {"height": 16, "width": 16, "weight_std": 0.05}
 CONFIGS: dict[str, ModelConfig] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 
 pytest.importorskip("triton")
 from spgru.nn.kernels.level import scale_by_level

@@ -5,7 +5,7 @@ import torch
 
 from spgru.models import ModelConfig, Predictor
 from spgru.nn.contexts import sampling
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 from spgru.studies.brute_force import brute_force
 
 SIZE = {"height": 6, "width": 6}

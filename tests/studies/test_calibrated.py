@@ -14,7 +14,7 @@ import torch
 from spgru.calibration import calibration_state, is_calibrated
 from spgru.models import VideoModel
 from spgru.nn.layer import layers_of
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 from spgru.studies import StudyConfig, calibrated, reproduce
 from spgru.studies.calibrated import FILE, OWN
 from spgru.studies.controlled import measure_model

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from spgru.calibration import calibration_state, uncalibrate
 from spgru.data import MovingMNIST
 from spgru.models import ModelConfig
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 from spgru.nn.weight import named_weights
 from spgru.training import (
     CheckpointError,

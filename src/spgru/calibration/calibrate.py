@@ -16,7 +16,7 @@ from spgru.calibration.state import at_rest, uncalibrated, without_outcomes
 from spgru.checks import check_choice, is_compiled
 from spgru.modes import weight_mode
 from spgru.nn.layer import Layer, layers_of
-from spgru.nn.output_scale import place_of, with_dims
+from spgru.nn.output_scale import place_of
 
 __all__ = ["calibrate"]
 
@@ -135,7 +135,7 @@ def calibrate(
         with without_outcomes(problem.scale):
             chosen, report = find_scale(problem, y, level, whole=form == "scale")
     if chosen is not None:
-        chosen = with_dims(chosen, problem.input_dims, y.ndim)
+        chosen = chosen.with_dims(problem.input_dims, y.ndim)
         place_of(module, problem.scale).set_outcomes_(chosen)
     elif problem.scale is not None:
         problem.scale.set_outcomes_(None)

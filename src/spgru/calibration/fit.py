@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from spgru.calibration.truth import Own, Shape, Truth, run_watched
 from spgru.modes import enter_gains
 from spgru.nn.layer import layers_of
-from spgru.nn.output_scale import Scale
+from spgru.nn.scale import Scale
 
 __all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "log_distance", "score"]
 

@@ -16,7 +16,8 @@ from spgru.calibration.report import CalibrationReport, by_step, spread_of
 from spgru.calibration.state import uncalibrate
 from spgru.calibration.truth import Own, Shape, device_of, drawn_truths, own_variances, run_watched
 from spgru.modes import enter_gains
-from spgru.nn.output_scale import Scale, place_of, with_dims
+from spgru.nn.output_scale import place_of
+from spgru.nn.scale import Scale
 
 __all__ = ["PLAIN", "Form", "FormName", "Found", "search"]
 
@@ -53,7 +54,7 @@ class Form(NamedTuple):
             flag = torch.ones((), device=self.held.device)
             scale = (scale or Scale(flag.reshape(1)))._replace(plain_mean=flag)
         if scale is not None:
-            scale = with_dims(scale, problem.input_dims, self.held.ndim)
+            scale = scale.with_dims(problem.input_dims, self.held.ndim)
             place_of(module, problem.scale).set_(scale)
 
 

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.calibration.truth import Shape
 from spgru.moments import Moments
+from spgru.moments.nested import first_moments
 from spgru.nn.contexts import at_mean
-from spgru.nn.output_scale import first_moments
 
 __all__ = [
     "as_arguments",

@@ -18,7 +18,8 @@ from spgru.calibration.inputs import check_observed, check_outcomes
 from spgru.calibration.problem import Problem
 from spgru.calibration.report import OutcomeReport, by_step
 from spgru.calibration.truth import Own, Shape, own_variance
-from spgru.nn.output_scale import Scale, first_moments
+from spgru.moments.nested import first_moments
+from spgru.nn.scale import Scale
 
 __all__ = ["Outcomes", "conformal_factor", "find_scale", "least_sequences"]
 

@@ -21,7 +21,8 @@ from spgru.calibration.inputs import (
 from spgru.calibration.perturb import check_levels, with_noise
 from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
-from spgru.nn.output_scale import OutputScale, dims_of, first_moments
+from spgru.moments.nested import dims_of, first_moments
+from spgru.nn.output_scale import OutputScale
 
 __all__ = ["Problem", "pose"]
 

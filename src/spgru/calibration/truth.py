@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 from spgru.families import Family
 from spgru.modes import enter_watching
 from spgru.moments import Moments
+from spgru.moments.nested import at_their_means, first_moments
 from spgru.nn.contexts import at_mean, sampling
 from spgru.nn.layer import layers_of
-from spgru.nn.output_scale import at_their_means, first_moments
 
 __all__ = [
     "Answer", "Own", "Shape", "Truth", "device_of", "draw_inputs", "drawn_truths", "own_variance",

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from spgru.moments import Moments
+from spgru.moments.nested import first_moments
 from spgru.nn.contexts import at_mean
-from spgru.nn.output_scale import first_moments
 
 __all__ = [
     "Batch", "Vector", "chunks", "curvature_of", "gradient_rows", "likelihood_vector",

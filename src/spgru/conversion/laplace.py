@@ -23,8 +23,8 @@ from spgru.conversion.curvature import (
 )
 from spgru.conversion.example import arguments_of, evaluating, outputs_of
 from spgru.moments import Moments
+from spgru.moments.nested import first_moments
 from spgru.nn.contexts import at_mean
-from spgru.nn.output_scale import first_moments
 from spgru.nn.weight import Weight, named_weights
 
 __all__ = ["Laplace", "laplace"]

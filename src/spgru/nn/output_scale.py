@@ -4,157 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from spgru.checks import has_triton, is_transformed
 from spgru.modes import enter_gains, gains_of, unobserved, watch
 from spgru.moments import Moments
+from spgru.moments.nested import at_their_means, dims_of, first_moments, is_moments
 from spgru.nn.contexts import at_mean
 from spgru.nn.layer import layers_of
+from spgru.nn.scale import Scale
 from spgru.nn.weight import gain_name
 
 __all__ = [
-    "CHILD", "OutputScale", "Scale", "at_their_means", "attach_scale", "detach_scale", "dims_of",
-    "first_moments", "named_scales", "own_scale", "place_of", "scales_of", "uncalibrated",
-    "with_dims", "with_plain_mean",
+    "CHILD", "OutputScale", "attach_scale", "detach_scale", "named_scales", "own_scale", "place_of",
+    "scales_of", "uncalibrated", "with_plain_mean",
 ]  # fmt: skip
 
 CHILD = "output_scale"
 """Name of the child that `attach_scale` gives a module."""
-
-
-class Scale(NamedTuple):
-    """From the variance of an output to another one.
-
-        var' = factor_t V^power_t (var - own) + noise
-
-    Of the variance, `own` is what the module adds itself, and not its weights; V is the mean of the
-    rest over the features of a step and sequence. The factor keeps the ranking of features; the
-    power lets a sequence with more variance than others have a larger or smaller factor. Beyond the
-    levels that the fit has seen it stays what it is at the nearest of them.
-    """
-
-    factor: Tensor
-    """(S,) if time is the first dimension, (1, S) if it is the second; (1,) for all steps. Later
-    steps have the factor of the last"""
-    power: Tensor | None = None
-    """() where features follow the sequences; where time is there too (1,) for all steps, or in the
-    shape of the factor; None for 0"""
-    own: Tensor | None = None
-    """shape of the features; None for 0"""
-    noise: Tensor | None = None
-    """likewise"""
-    noise_factor: Tensor | None = None
-    """(), where `own` depends on the input: it is found by a pass with weights at their means, and
-    `noise` is it times this factor"""
-    low: Tensor | None = None
-    """least V of the fit, in the shape of the power; None for no limit"""
-    high: Tensor | None = None
-    """largest V of the fit, likewise"""
-    plain_mean: Tensor | None = None
-    """(), there if the output has the mean of the plain closed form, which takes a pass of its own:
-    gains change means, too, since that of an activation depends on the variance"""
-    dims: Tensor | None = None
-    """in the fit the first input and the output had as many dimensions as this is long and wide, by
-    which a single sequence is told from a batch (a shape, so that no GPU is asked for numbers); no
-    length where the inputs are not known, None where nothing is"""
-
-    def with_own(self, own: Tensor | None) -> Scale:
-        """The same for one call, if `own` depends on the input; it has the shape of the output."""
-        if own is None or self.noise_factor is None:
-            return self
-        return self._replace(own=own, noise=self.noise_factor.to(own) * own)
-
-    def __call__(self, var: Tensor, input_dims: int | None = None) -> Tensor:
-        """(T, B, *features), (B, T, *features) or (B, *features) -> the same, also without B
-
-        Args:
-            input_dims: dimensions of the first input, by which an output without B is known
-        """
-        if self.dims is not None and self._knows_batch and var.ndim == self.dims.shape[1] - 1:
-            if input_dims is None or input_dims != self.dims.shape[0] - 1:
-                raise ValueError(
-                    f"the output has {var.ndim} dimensions but had {self.dims.shape[1]} when the "
-                    "module was calibrated, for inputs like these; calibrate this output, by call= "
-                    "or in a module of its own, or `spgru.uncalibrate` it"
-                )
-            dim, scale = self._batch_dim, self
-            if self.own is not None and self.own.ndim == var.ndim:  # of this call
-                assert self.noise is not None
-                own, noise = self.own.unsqueeze(dim), self.noise.unsqueeze(dim)
-                scale = self._replace(own=own, noise=noise)
-            return scale._of_batch(var.unsqueeze(dim)).squeeze(dim)
-        return self._of_batch(var)
-
-    @property
-    def _knows_batch(self) -> bool:
-        """Whether it is another one for other steps or sequences."""
-        return self.factor.numel() > 1 or self.power is not None
-
-    @property
-    def _batch_dim(self) -> int:
-        """The other one than time, whose place a factor for each step or level tells."""
-        has_time = self.factor.numel() > 1 or (self.power is not None and self.power.ndim > 0)
-        return 1 if has_time and self.factor.ndim == 1 else 0
-
-    def _of_batch(self, var: Tensor) -> Tensor:
-        if self._one_kernel_does(var):
-            from spgru.nn.kernels.level import scale_by_level
-
-            assert self.power is not None
-            time = self.factor.ndim - 1
-            return scale_by_level(var, self.factor, self.power, self.low, self.high, time)
-        # Half precision has no room for small variances, nor for their powers.
-        wide = var.to(torch.promote_types(var.dtype, torch.float32))
-        # Rounding must not take more away than there is.
-        rest = wide if self.own is None else (wide - self.own.to(wide)).clamp(min=0)
-        factor = self._by_step(self.factor, wide)
-        if self.power is not None:
-            features = tuple(range(2 if self.power.ndim else 1, var.ndim))
-            level = rest.mean(features, keepdim=True) if features else rest
-            if self.low is not None and self.high is not None:
-                level = level.clamp(self._by_step(self.low, wide), self._by_step(self.high, wide))
-            # Where all is certain there is nothing to scale; the factor need only be finite.
-            level = level.clamp(min=torch.finfo(level.dtype).tiny)
-            factor = factor * level ** self._by_step(self.power, wide)
-        scaled = factor * rest if self.noise is None else factor * rest + self.noise.to(wide)
-        return scaled.to(var.dtype)
-
-    def _one_kernel_does(self, var: Tensor) -> bool:
-        """Whether a GPU can do it in one launch: of the eight otherwise, most are tiny."""
-        return (
-            var.is_cuda
-            and self.power is not None
-            and self.power.ndim > 0
-            and self.own is None
-            and self.noise is None
-            and var.ndim > 2
-            and var.dtype == torch.float32
-            and not (var.requires_grad and torch.is_grad_enabled())
-            and not is_transformed(var)
-            and has_triton()
-        )
-
-    def _by_step(self, values: Tensor, var: Tensor) -> Tensor:
-        """One for each step of the variance, or one for all, in a shape that broadcasts to it."""
-        time = self.factor.ndim - 1
-        if values.numel() > 1:
-            if var.ndim <= time:
-                raise ValueError(
-                    f"the output has {var.ndim} dimensions but was calibrated with time as "
-                    f"dimension {time}; calibrate the module again, or `spgru.uncalibrate` it"
-                )
-            # A compiler must not take the number of steps for a constant.
-            if torch.compiler.is_compiling() or var.shape[time] != values.shape[time]:
-                steps = torch.arange(var.shape[time], device=values.device)
-                values = values.index_select(time, steps.clamp(max=values.shape[time] - 1))
-        return values.reshape(values.shape + (1,) * (var.ndim - values.ndim)).to(var)
-
 
 _OUTCOMES = "outcome_"
 """Begins the names of the buffers of a fit to outcomes."""
@@ -241,9 +111,9 @@ class OutputScale(nn.Module):
         for scale in (self.scale, self.outcomes):
             if scale is None:
                 continue
-            found = Moments(found.mean, _apply(scale, found.var, own, input_dims))
+            found = Moments(found.mean, scale.apply(found.var, own, input_dims))
             if own is not None:  # the next one finds it scaled, too
-                own = _apply(scale, own, own, input_dims)
+                own = scale.apply(own, own, input_dims)
         watch(self, found)
         return found
 
@@ -292,41 +162,6 @@ def _loses_gains(owner: nn.Module, state_dict: Mapping[str, Any], prefix: str) -
     )
 
 
-def _apply(scale: Scale, var: Any, own: Any, input_dims: int | None) -> Any:
-    """The scale of a variance, packed too."""
-    if not isinstance(var, PackedSequence):
-        return scale.with_own(own)(var, input_dims)
-    batch_first = scale.factor.ndim > 1
-    own = own if own is None else _padded(own, batch_first)[0]
-    padded, lengths = _padded(var, batch_first)
-    scaled = scale.with_own(own)(padded)
-    rows, _ = torch._VF._pack_padded_sequence(scaled, lengths, batch_first)
-    return var._replace(data=rows)
-
-
-def _padded(packed: Any, batch_first: bool) -> tuple[Tensor, Tensor]:
-    """Sequences from the longest on, as they are packed, and their lengths."""
-    found: tuple[Tensor, Tensor] = torch._VF._pad_packed_sequence(
-        packed.data, packed.batch_sizes, batch_first, 0.0, len(packed.batch_sizes)
-    )
-    return found
-
-
-def first_moments(output: Any) -> Moments:
-    """The first Moments of what a module returns: its output, before states and the like."""
-    for leaf in pytree.tree_leaves(output, is_leaf=_is_moments):
-        if isinstance(leaf, Moments):
-            return leaf
-    raise TypeError(
-        f"the module returns {type(output).__name__} without Moments; return the Moments, or pass "
-        "call=, a function of the inputs that does"
-    )
-
-
-def _is_moments(value: Any) -> bool:
-    return isinstance(value, Moments)
-
-
 def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
     """The hook: the first Moments scaled, everything else as it is."""
     child: Any = module._modules.get(CHILD)
@@ -335,7 +170,7 @@ def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any
             f"the child {CHILD!r} that a calibration added to {type(module).__name__} was taken "
             "away; call `spgru.uncalibrate` before you change the module"
         )
-    if not any(map(_is_moments, pytree.tree_leaves(output, is_leaf=_is_moments))):
+    if not any(map(is_moments, pytree.tree_leaves(output, is_leaf=is_moments))):
         return output  # a loss, or an object that holds Moments
     first, own = first_moments(output), None
     if child.wants_own:
@@ -349,31 +184,8 @@ def _scale(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any
         # Not the module's call here either.
         scaled = with_plain_mean(module, scaled, lambda: module.forward(*arguments, **keywords))
     return pytree.tree_map(
-        lambda value: scaled if value is first else value, output, is_leaf=_is_moments
+        lambda value: scaled if value is first else value, output, is_leaf=is_moments
     )
-
-
-def dims_of(inputs: Any) -> int | None:
-    """Dimensions of the first tensor among the inputs, None if there is none."""
-    for leaf in pytree.tree_leaves(inputs, is_leaf=_is_moments):
-        value = leaf.mean if isinstance(leaf, Moments) else leaf
-        if isinstance(value, Tensor):
-            return value.ndim
-    return None
-
-
-def at_their_means(inputs: Any) -> Any:
-    """The same inputs, all certain: what a module adds itself does not come with them."""
-
-    def certain(value: Any) -> Any:
-        if not isinstance(value, Moments):
-            return value
-        mean: Any = value.mean
-        if isinstance(mean, PackedSequence):
-            return Moments(value.mean, mean._replace(data=torch.zeros_like(mean.data)))  # type: ignore[arg-type]
-        return Moments(mean, torch.zeros_like(mean))
-
-    return pytree.tree_map(certain, inputs, is_leaf=_is_moments)
 
 
 def named_scales(module: nn.Module) -> Iterator[tuple[str, OutputScale]]:
@@ -447,11 +259,6 @@ def place_of(module: nn.Module, place: OutputScale | None) -> OutputScale:
     """Where a scale was tried, or the module's own output if that is not there any more."""
     is_there = any(one is place for one in scales_of(module))
     return place if place is not None and is_there else attach_scale(module)
-
-
-def with_dims(scale: Scale, inputs: int | None, outputs: int) -> Scale:
-    """The scale for these dimensions of the first input and of the output; see `Scale.dims`."""
-    return scale._replace(dims=scale.factor.new_zeros(inputs or 0, outputs))
 
 
 def detach_scale(module: nn.Module) -> None:

@@ -121,21 +121,21 @@ def push(
     # Values are computed once: only tangents differ between directions.
     along_all: Any = torch.func.vmap(along, out_dims=(None, 0))  # type: ignore[arg-type]
     values, found = along_all(directions.tangents, list(tangents), noise_ways)
-    if has_cut and any(map(_is_marked, values, found)):
+    if has_cut and any(map(_depends_on_cut, values, found)):
         raise RuntimeError(CUT)
     added = {k: (noises[number], noise_ways[number]) for k, number in last}
     return Pushed(results[0]._replace(tensors=list(values)), list(found), added)
 
 
-def _is_marked(value: Tensor, tangents: Tensor) -> bool:
-    """Whether tangents are NaN of their own accord."""
+def _depends_on_cut(value: Tensor, tangents: Tensor) -> bool:
+    """Whether tangents are NaN where the value is not."""
     return bool((tangents.isnan().any(0) & ~value.isnan()).any())
 
 
-def _marked(mean: Tensor) -> Tensor:
+def _with_nan_tangent(mean: Tensor) -> Tensor:
     nan = torch.full_like(mean, math.nan)
-    marked: Tensor = forward_ad.make_dual(mean, nan)  # type: ignore[no-untyped-call]
-    return marked
+    dual: Tensor = forward_ad.make_dual(mean, nan)  # type: ignore[no-untyped-call]
+    return dual
 
 
 def _has_no_tangent(mean: Tensor) -> bool:
@@ -146,8 +146,8 @@ def _has_no_tangent(mean: Tensor) -> bool:
 class _Adding:
     """Adds zeros, which have tangents, to the means of `Moments` that have noise of their own.
 
-    Where a mean beside a variance has no tangents though nothing adds noise there, they were cut
-    off: it gets tangents of NaN, by which every output shows that depends on it.
+    A mean with a variance that is no noise but without tangents was detached. It gets tangents of
+    NaN, so that those of every output that depends on it are NaN, too.
     """
 
     def __init__(self, zeros: Mapping[int, Tensor], step: Callable[..., Any]) -> None:
@@ -162,7 +162,7 @@ class _Adding:
             object.__setattr__(moments, "mean", self.sums[self._count])
         elif _has_no_tangent(moments.mean) and bool(moments.var.detach().any()):
             self.has_cut = True
-            object.__setattr__(moments, "mean", _marked(moments.mean))
+            object.__setattr__(moments, "mean", _with_nan_tangent(moments.mean))
         self._count += 1
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:

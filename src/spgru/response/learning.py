@@ -10,6 +10,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from spgru.moments import Moments
+from spgru.moments.nested import is_moments
 from spgru.response.directions import ModuleWeights, taking
 
 __all__ = ["principal_directions"]
@@ -34,7 +35,7 @@ def principal_directions(
         with taking(values):
             for x_t in steps:
                 y, state = call(x_t, state)
-                for leaf in pytree.tree_leaves(y, is_leaf=lambda v: isinstance(v, Moments)):
+                for leaf in pytree.tree_leaves(y, is_leaf=is_moments):
                     if isinstance(leaf, Moments):
                         outputs.append(leaf.mean.flatten())
                         scales.append(leaf.var.detach().flatten())

@@ -14,9 +14,9 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 
 from spgru.moments import Moments, observing, unobserved
-from spgru.nn.output_scale import at_their_means
+from spgru.moments.nested import at_their_means, without_variance
 from spgru.response.directions import taking
-from spgru.response.observed import NOTHING, UNSTEADY, Repetition, certain, checking_tap, made_again
+from spgru.response.observed import NOTHING, UNSTEADY, Repetition, checking_tap, made_again
 
 __all__ = ["Weights", "find_noises"]
 
@@ -36,7 +36,7 @@ def find_noises(
             call(*args)
         second = _Second(first)
         sure = {
-            layer: {name: certain(moments) for name, moments in own.items()}
+            layer: {name: without_variance(moments) for name, moments in own.items()}
             for layer, own in weights.items()
         }
         args = at_their_means(args)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,10 +11,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.functional.linear import Affine
 from spgru.moments import Moments, unobserved
+from spgru.moments.nested import without_variance
 from spgru.recurrent import Trajectory
 
 __all__ = [
-    "CHANGED", "CUT", "NOTHING", "UNSTEADY", "Repetition", "certain", "check_known", "checking_tap",
+    "CHANGED", "CUT", "NOTHING", "UNSTEADY", "Repetition", "check_known", "checking_tap",
     "data_of", "each", "made_again", "with_data",
 ]  # fmt: skip
 
@@ -33,17 +33,6 @@ UNSTEADY = (
 )
 
 
-def data_of(part: Any) -> Tensor:
-    """A tensor, or the rows of a packed one."""
-    data: Tensor = part.data if isinstance(part, PackedSequence) else part
-    return data
-
-
-def with_data(part: Any, data: Tensor) -> Any:
-    """`part` with other numbers."""
-    return part._replace(data=data) if isinstance(part, PackedSequence) else data
-
-
 CUT = (
     "an output depends on (or is) Moments whose mean was detached, or computed under "
     "torch.no_grad(), so the response to what caused their variance cannot be followed; call "
@@ -56,8 +45,15 @@ CHANGED = (
 )
 
 
-def certain(moments: Moments) -> Moments:
-    return Moments(moments.mean, with_data(moments.var, torch.zeros_like(data_of(moments.var))))
+def data_of(part: Any) -> Tensor:
+    """A tensor, or the rows of a packed one."""
+    data: Tensor = part.data if isinstance(part, PackedSequence) else part
+    return data
+
+
+def with_data(part: Any, data: Tensor) -> Any:
+    """`part` with other numbers."""
+    return part._replace(data=data) if isinstance(part, PackedSequence) else data
 
 
 def made_again(result: Any) -> Any:
@@ -93,11 +89,9 @@ def _is_uncertain(moments: Moments) -> bool:
     return bool(data_of(moments.var).any())
 
 
-@dataclass(frozen=True, slots=True)
 class _CheckingTap:
-    """A `Tap` that checks, in a second pass, that all that reaches a weight is certain."""
-
-    needs_reference: bool = False
+    """The part of a `Tap` that a second pass needs, which leaves out scans: it refuses what is
+    uncertain where it reaches a weight."""
 
     def run(self, affine: Affine, x: Tensor | Moments) -> Moments:
         check_known(x, _is_uncertain)
@@ -112,7 +106,7 @@ class _CheckingTap:
 
 
 def checking_tap(weight: str, bias: str) -> Any:
-    """For any weight. Scans are not run in a second pass, and ask for no more than this."""
+    """The same for all weights."""
     return _CheckingTap()
 
 
@@ -136,7 +130,7 @@ class Repetition:
         if result is NOTHING:
             raise RuntimeError(UNSTEADY)
         with unobserved():
-            result = each(result, certain)
+            result = each(result, without_variance)
         return made_again(result)
 
     def make_certain(self, moments: Moments, mean: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.calibration.state import uncalibrated
 from spgru.moments import Moments
+from spgru.moments.nested import is_moments
 from spgru.nn.cells import RecurrentCell
 from spgru.nn.layer import Layer, layers_of
 from spgru.nn.recurrent import Recurrent
@@ -123,7 +124,7 @@ class Stream:
             y = pytree.tree_map(
                 lambda *parts: self._with_variance(_sequence_dims(x_t), *parts),
                 output, pushed.values.filled(ways)[0], pushed.values.filled(own)[0],
-                is_leaf=_is_moments,
+                is_leaf=is_moments,
             )  # fmt: skip
             count = len(flatten(value).tensors)
             tangents = pushed.tangents[len(pushed.tangents) - count :]
@@ -244,7 +245,7 @@ class Stream:
                 return leaf.new_zeros(len(self._directions.fresh), *leaf.shape)
             return leaf
 
-        return flatten(pytree.tree_map(begin, value, is_leaf=_is_moments)).tensors
+        return flatten(pytree.tree_map(begin, value, is_leaf=is_moments)).tensors
 
     def _with_variance(self, dims: int, output: Any, way: Any, own: Any) -> Any:
         if not isinstance(output, Moments):
@@ -258,10 +259,6 @@ class Stream:
         else:
             var = exact + drawn
         return Moments(output.mean, var + own.mean)
-
-
-def _is_moments(value: Any) -> bool:
-    return isinstance(value, Moments)
 
 
 def _sequence_dims(x_t: Any) -> int:

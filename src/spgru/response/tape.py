@@ -22,6 +22,7 @@ from spgru.functional.remainder import Remainder, noting_remainders
 from spgru.functional.tapped import tapped_product
 from spgru.modes import Responding, WeightMode, enter_weights
 from spgru.moments import Moments, observing, unobserved
+from spgru.moments.nested import without_variance
 from spgru.nn.layer import Layer, layers_of, refresh_weights
 from spgru.response.observed import (
     CHANGED,
@@ -29,7 +30,6 @@ from spgru.response.observed import (
     NOTHING,
     UNSTEADY,
     Repetition,
-    certain,
     check_known,
     checking_tap,
     data_of,
@@ -198,7 +198,11 @@ class Tape:
         """Adds to `noises` what it finds."""
         second = _Second(self.notes, noises)
         graph = torch.set_grad_enabled(self.create_graph)
-        with self._responding(certain, lambda path, layer: checking_tap), graph, observing(second):
+        with (
+            self._responding(without_variance, lambda path, layer: checking_tap),
+            graph,
+            observing(second),
+        ):
             yield
         second.end()
 
@@ -323,8 +327,9 @@ class _Second(Repetition):
                 raise RuntimeError(UNSTEADY)
             self._noises.append(Noise(mean, var))
         # What is more than the noise that was found came from elsewhere.
-        if before.cut_var is not None and not torch.allclose(before.cut_var, var):
-            self._notes.cut.append(before.cut_var)
+        known = before.cut_var
+        if known is not None and not torch.allclose(known, var, atol=0, equal_nan=True):
+            self._notes.cut.append(known)
         if _version(mean) != before.version and not torch.allclose(
             data_of(moments.mean), mean, equal_nan=True
         ):
