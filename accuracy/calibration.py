@@ -158,8 +158,9 @@ def _cases(arguments: argparse.Namespace) -> Any:
         if isinstance(source, Member):
             train_all(networks, [source], None, "none")
         model = networks.load(source) if isinstance(source, Member) else load_model(source).model
-        print(f"{source}: ready after {time.monotonic() - start:.0f} s", flush=True)
-        yield str(source), model.to(device), fit, sets
+        name = f"seed {source.seed}" if isinstance(source, Member) else str(source)
+        print(f"{name}: ready after {time.monotonic() - start:.0f} s", flush=True)
+        yield name, model.to(device), fit, sets
 
 
 def _digits(count: int, digits: int, split: Any, device: torch.device) -> Tensor:
