@@ -27,7 +27,7 @@ from spgru.moments import Moments, observing, unobserved
 from spgru.recurrent import single_step
 from spgru.response.cells import MapWays, pushed_single_step
 from spgru.response.directions import Directions, ModuleWeights, new_source, taking
-from spgru.response.observed import CUT, made_again
+from spgru.response.observed import DETACHED, made_again
 
 __all__ = ["Pushed", "Tree", "flatten", "push"]
 
@@ -92,15 +92,15 @@ def push(
     results: list[Tree] = []
     last: list[tuple[int, int]] = []
     """tensors of the result that got a noise last of all, and its number"""
-    has_cut = False
+    has_detached = False
 
     def run(means: list[Tensor], tensors: list[Tensor], zeros: dict[int, Tensor]) -> Any:
-        nonlocal has_cut
+        nonlocal has_detached
         values, filled = weights.changed(means), args.filled(tensors)
         observer = _Adding(zeros, step)
         with taking(values), observing(observer):
             result = flatten(call(*filled))
-        has_cut = observer.has_cut
+        has_detached = observer.has_detached
         results.append(result._replace(tensors=[]))
         for k, tensor in enumerate(result.tensors):
             last.extend((k, number) for number, mean in observer.sums.items() if mean is tensor)
@@ -121,13 +121,13 @@ def push(
     # Values are computed once: only tangents differ between directions.
     along_all: Any = torch.func.vmap(along, out_dims=(None, 0))  # type: ignore[arg-type]
     values, found = along_all(directions.tangents, list(tangents), noise_ways)
-    if has_cut and any(map(_depends_on_cut, values, found)):
-        raise RuntimeError(CUT)
+    if has_detached and any(map(_depends_on_detached, values, found)):
+        raise RuntimeError(DETACHED)
     added = {k: (noises[number], noise_ways[number]) for k, number in last}
     return Pushed(results[0]._replace(tensors=list(values)), list(found), added)
 
 
-def _depends_on_cut(value: Tensor, tangents: Tensor) -> bool:
+def _depends_on_detached(value: Tensor, tangents: Tensor) -> bool:
     """Whether tangents are NaN where the value is not."""
     return bool((tangents.isnan().any(0) & ~value.isnan()).any())
 
@@ -153,7 +153,7 @@ class _Adding:
     def __init__(self, zeros: Mapping[int, Tensor], step: Callable[..., Any]) -> None:
         self._zeros, self._step, self._count = zeros, step, 0
         self.sums: dict[int, Tensor] = {}
-        self.has_cut = False
+        self.has_detached = False
 
     def made(self, moments: Moments) -> None:
         zero = self._zeros.get(self._count)
@@ -161,7 +161,7 @@ class _Adding:
             self.sums[self._count] = moments.mean + zero
             object.__setattr__(moments, "mean", self.sums[self._count])
         elif _has_no_tangent(moments.mean) and bool(moments.var.detach().any()):
-            self.has_cut = True
+            self.has_detached = True
             object.__setattr__(moments, "mean", _with_nan_tangent(moments.mean))
         self._count += 1
 

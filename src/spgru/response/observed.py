@@ -15,7 +15,7 @@ from spgru.moments.nested import without_variance
 from spgru.recurrent import Trajectory
 
 __all__ = [
-    "CHANGED", "CUT", "NOTHING", "UNSTEADY", "Repetition", "check_known", "checking_tap",
+    "CHANGED", "DETACHED", "NOTHING", "UNSTEADY", "Repetition", "check_known", "checking_tap",
     "data_of", "each", "made_again", "with_data",
 ]  # fmt: skip
 
@@ -33,7 +33,7 @@ UNSTEADY = (
 )
 
 
-CUT = (
+DETACHED = (
     "an output depends on (or is) Moments whose mean was detached, or computed under "
     "torch.no_grad(), so the response to what caused their variance cannot be followed; call "
     "respond or a stream on code that does neither"

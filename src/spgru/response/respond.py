@@ -150,7 +150,7 @@ def follow(
         rewind()
         with tape.second_pass(noises):
             given.call(call, certain=True)
-        tape.check_cut([*result.means, *result.closed_variances])
+        tape.check_detached([*result.means, *result.closed_variances])
         first = _batch_dim(module) if batch_dim is None else batch_dim
         sizes = given.sizes(first) if batch_dim is None else result.sizes(batch_dim)
         backward = Backward(tape, given.sources, noises, result, memory)

@@ -26,7 +26,7 @@ from spgru.moments.nested import without_variance
 from spgru.nn.layer import Layer, layers_of, refresh_weights
 from spgru.response.observed import (
     CHANGED,
-    CUT,
+    DETACHED,
     NOTHING,
     UNSTEADY,
     Repetition,
@@ -206,21 +206,21 @@ class Tape:
             yield
         second.end()
 
-    def check_cut(self, outputs: Sequence[Tensor]) -> None:
+    def check_detached(self, outputs: Sequence[Tensor]) -> None:
         """That no output depends on a variance that comes from what cannot be followed.
 
         Args:
             outputs: means and variances
         """
-        cut = {id(var) for var in self.notes.cut}
-        if any(id(output) in cut for output in outputs):
-            raise RuntimeError(CUT)
-        ways: list[Any] = [output.grad_fn for output in outputs] if cut else []
+        detached = {id(var) for var in self.notes.detached}
+        if any(id(output) in detached for output in outputs):
+            raise RuntimeError(DETACHED)
+        ways: list[Any] = [output.grad_fn for output in outputs] if detached else []
         seen = set(ways)
         while ways:
             node = ways.pop()
-            if id(getattr(node, "variable", None)) in cut:
-                raise RuntimeError(CUT)
+            if id(getattr(node, "variable", None)) in detached:
+                raise RuntimeError(DETACHED)
             after = {way for way, _ in getattr(node, "next_functions", ())} - seen
             seen |= after
             ways += after
@@ -259,8 +259,8 @@ class _Made(NamedTuple):
     """by which outputs are differentiated; of packed ones the rows"""
     version: int
     """by which changes in place are noticed"""
-    cut_var: Tensor | None
-    """the variance, where the mean had no history though there was one: noise, or cut"""
+    detached_var: Tensor | None
+    """the variance, where the mean had no history though there was one: noise, or detached"""
 
 
 @dataclass(slots=True, eq=False)
@@ -270,7 +270,7 @@ class _Notes:
     made: list[_Made] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     """of all operations"""
-    cut: list[Tensor] = field(default_factory=list)
+    detached: list[Tensor] = field(default_factory=list)
     """known variances that go on beside means without their history"""
 
 
@@ -291,16 +291,16 @@ class _First:
 
     def made(self, moments: Moments) -> None:
         mean = data_of(moments.mean)
-        cut_var = None
+        detached_var = None
         if _has_no_history(moments):
             mean = _leaf(mean)
             # By which is seen whether anything comes of it.
-            cut_var = _leaf(data_of(moments.var))
-            object.__setattr__(moments, "var", with_data(moments.var, cut_var))
+            detached_var = _leaf(data_of(moments.var))
+            object.__setattr__(moments, "var", with_data(moments.var, detached_var))
         elif mean.requires_grad:
             mean = mean.view_as(mean)
         object.__setattr__(moments, "mean", with_data(moments.mean, mean))
-        self._notes.made.append(_Made(mean, _version(mean), cut_var))
+        self._notes.made.append(_Made(mean, _version(mean), detached_var))
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], options: Any) -> Any:
         check_known(args, _has_no_history)
@@ -327,9 +327,9 @@ class _Second(Repetition):
                 raise RuntimeError(UNSTEADY)
             self._noises.append(Noise(mean, var))
         # What is more than the noise that was found came from elsewhere.
-        known = before.cut_var
+        known = before.detached_var
         if known is not None and not torch.allclose(known, var, atol=0, equal_nan=True):
-            self._notes.cut.append(known)
+            self._notes.detached.append(known)
         if _version(mean) != before.version and not torch.allclose(
             data_of(moments.mean), mean, equal_nan=True
         ):
