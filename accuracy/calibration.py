@@ -35,6 +35,7 @@ from torch import Tensor
 
 import spgru
 from spgru.calibration.forms import PLAIN, Found, search
+from spgru.calibration.perturb import check_changes
 from spgru.calibration.problem import Problem, pose
 from spgru.calibration.state import at_rest, uncalibrated
 from spgru.data import MovingMNIST
@@ -97,6 +98,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--perturb", type=float, nargs="*", default=[1.0, 2.0], help="as in spgru.calibrate"
     )
+    parser.add_argument("--hold", type=float, nargs="*", default=[], help="likewise")
     parser.add_argument(
         "--pixels",
         choices=PIXELS,
@@ -238,7 +240,8 @@ def measure(
 def _search(model: Any, fit: Tensor, arguments: argparse.Namespace) -> tuple[Found, Problem]:
     """All forms, and what they were fitted to."""
     with at_rest(model, 0) as scales, uncalibrated(model):
-        problem = pose(model, fit, None, 0.25, None, None, 0, scales, arguments.perturb)
+        changes = check_changes(arguments.perturb, arguments.hold)
+        problem = pose(model, fit, None, 0.25, None, None, 0, scales, changes)
         found = search(
             problem, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False
         )

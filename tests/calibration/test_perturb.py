@@ -13,7 +13,7 @@ import spgru
 from spgru import Moments
 from spgru.calibration.fit import divergence, fit_scale, log_distance, score
 from spgru.calibration.forms import _choose
-from spgru.calibration.perturb import with_noise
+from spgru.calibration.perturb import Changes, changed_copies, with_holds, with_noise
 from spgru.calibration.problem import pose
 from spgru.calibration.truth import Own, Shape
 
@@ -80,6 +80,38 @@ def test_sequences_may_be_the_last_dimension() -> None:
     assert (moved.std(0) / x.std()).tolist() == pytest.approx([0.1, 0.1], rel=0.15)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_copy_stands_still_or_leaves_steps_out(dim: int) -> None:
+    count, steps = 40, 20
+    x = torch.arange(steps).float()[:, None, None].expand(steps, count, 2)
+    x = x if dim == 1 else x.transpose(0, 1)
+    state = torch.randn(3, count, 2) if dim == 1 else torch.randn(count, 3, 2)
+    (held, kept), changed = with_holds((x, state), dim, (0.1, 0.3, -0.2), 0)
+    assert changed
+    assert torch.equal(kept, state)
+    clock = (held if dim == 1 else held.transpose(0, 1))[..., 0]
+    strides = clock.diff(dim=0)
+    assert (clock[0] == 0).all()
+    for first, repeated in ((0, 2), (1, 6)):
+        assert ((strides[:, first::3] == 0).sum(0) == repeated).all()
+        assert ((strides[:, first::3] == 1).sum(0) == steps - 1 - repeated).all()
+    assert (clock[-1, 2::3] == steps - 1).all()
+    assert (strides[:, 2::3] == 2).any(0).all()
+    # At different places in different sequences.
+    assert len({tuple(column.tolist()) for column in strides[:, 1::3].T}) > 10
+    assert not with_holds(x[:2] if dim == 1 else x[:, :2], dim, (0.5,), 0)[1]
+
+
+def test_noise_and_held_steps_take_turns() -> None:
+    x = torch.randn(10, 8, 2)
+    (copy,), changed = changed_copies((x,), (x,), 1, Changes((0.5,), (0.2,)), 0)
+    assert changed
+    values = {row for sequence in x.transpose(0, 1) for row in map(tuple, sequence.tolist())}
+    for k, sequence in enumerate(copy.transpose(0, 1)):
+        assert all(tuple(row) in values for row in sequence.tolist()) == bool(k % 2)
+        assert not torch.equal(sequence, x[:, k])
+
+
 class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -91,14 +123,14 @@ class Network(nn.Module):
 
 def test_every_sequence_has_a_copy_in_its_own_part() -> None:
     network, x = Network(), torch.randn(4, 8, 2)
-    problem = pose(network, x, None, 0.25, None, None, 0, [], (0.5, 1.0))
+    problem = pose(network, x, None, 0.25, None, None, 0, [], Changes((0.5, 1.0)))
     assert problem.has_copies
     for part, numbers in zip(problem.parts, problem.numbers, strict=True):
         first, last = part[0].chunk(2, 1)
         assert torch.equal(first, x[:, numbers])
         assert not torch.equal(last, first)
     assert problem.counts == (6, 2)
-    still = pose(network, x.round(), None, 0.25, None, None, 0, (0.5, 1.0))
+    still = pose(network, x.round(), None, 0.25, None, None, 0, [], Changes((0.5, 1.0)))
     assert not still.has_copies
     assert still.parts[0][0].shape[1] == 6
 

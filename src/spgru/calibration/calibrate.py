@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spgru.calibration.forms import FormName, search
 from spgru.calibration.outcomes import find_scale
+from spgru.calibration.perturb import check_changes
 from spgru.calibration.problem import pose
 from spgru.calibration.report import CalibrationReport, OutcomeReport
 from spgru.calibration.state import at_rest, uncalibrated, without_outcomes
@@ -35,6 +36,7 @@ def calibrate(
     rate: float = 0.03,
     held_out: float = 0.25,
     perturb: float | Sequence[float] = (1.0, 2.0),
+    hold: float | Sequence[float] = (),
     batch_dim: int | None = None,
     time_dim: int | None = None,
     seed: int = 0,
@@ -95,6 +97,8 @@ def calibrate(
             sequences in the fit and in the choice: so the variance holds beside the familiar
             inputs, too. What is constant or whole numbers stays as it is, and where nothing is left
             there are no copies. `()` for none; with `y` there are none
+        hold: shares of the steps at which every other copy stands still, in place of noise, or
+            which it leaves out if negative; of modules with recurrent layers
         batch_dim: dimension of the inputs that holds sequences; found out by default: the first one
             along which the module may be called on a part, which may be time where it has no state
         time_dim: dimension of the output that holds steps; by default the other one of the first
@@ -114,8 +118,9 @@ def calibrate(
     if y is None:
         if level is not None:
             raise ValueError("level is about outcomes; pass them as y")
+        changes = check_changes(perturb, hold)
         with at_rest(module, seed) as scales, uncalibrated(module):
-            problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, scales, perturb)
+            problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, scales, changes)
             if keep_mean and problem.scale is None:
                 raise ValueError(
                     f"keep_mean has no place in {type(module).__name__}, whose output is not what "

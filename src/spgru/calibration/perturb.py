@@ -1,31 +1,127 @@
-"""Copies of a calibration's own inputs with noise on them: inputs beside the familiar ones.
+"""Copies of a calibration's own inputs, changed: inputs beside the familiar ones.
 
 Gains and factors are constants, and constants that are right for inputs of one kind need not be for
-others. Which others will come is not known. Noise is the one change that any input can have, and
-copies with it show a fit how the variance grows where the network has not been trained.
+others. Which others will come is not known. Noise is a change that any input can have, standing
+still for a while one that any sequence can have; copies so changed show a fit how the variance
+grows where the network has not been trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
 from spgru.moments import Moments
+from spgru.moments.nested import is_moments
 
-__all__ = ["check_levels", "with_noise"]
+__all__ = ["Changes", "changed_copies", "check_changes", "with_holds", "with_noise"]
 
 
-def check_levels(perturb: float | Sequence[float]) -> tuple[float, ...]:
-    levels = (perturb,) if isinstance(perturb, (int, float)) else tuple(perturb)
-    if not all(0 < level < float("inf") for level in levels):
+class Changes(NamedTuple):
+    """What is changed in copies; sequence after sequence takes the next of each."""
+
+    noise: tuple[float, ...] = ()
+    """standard deviations, in those of the input"""
+    holds: tuple[float, ...] = ()
+    """shares of the steps at which a sequence stands still, or which it leaves out if negative"""
+
+
+def check_changes(perturb: float | Sequence[float], hold: float | Sequence[float]) -> Changes:
+    noise, holds = (
+        (values,) if isinstance(values, (int, float)) else tuple(values)
+        for values in (perturb, hold)
+    )
+    if not all(0 < level < float("inf") for level in noise):
         raise ValueError(
-            f"perturb holds standard deviations of noise above 0, or nothing, (); got {levels}"
+            f"perturb holds standard deviations of noise above 0, or nothing, (); got {noise}"
         )
-    return levels
+    if not all(0 < abs(share) < 1 for share in holds):
+        raise ValueError(
+            f"hold holds shares of the steps between -1 and 1, or nothing, (); got {holds}"
+        )
+    return Changes(noise, holds)
+
+
+def changed_copies(
+    inputs: Any, like: Any, dim: int, changes: Changes, seed: int
+) -> tuple[Any, bool]:
+    """Sequences with noise and sequences that stand still, in turn; whether anything has changed.
+
+    For the arguments see `with_noise`.
+    """
+    noise, holds = changes
+    if noise and holds:
+        # Noise for every other one, held steps for the others.
+        noise, holds = (tuple(v for v in values for _ in range(2)) for values in changes)
+    noisy, has_noise = with_noise(inputs, like, dim, noise, seed) if noise else (inputs, False)
+    held, has_holds = with_holds(inputs, dim, holds, seed) if holds else (inputs, False)
+    if not (has_noise and has_holds):
+        return (noisy, True) if has_noise else (held, has_holds)
+
+    def in_turn(one: Any, other: Any) -> Any:
+        if isinstance(one, Moments):
+            return Moments(in_turn(one.mean, other.mean), in_turn(one.var, other.var))
+        if not isinstance(one, Tensor):
+            return one
+        is_even = torch.arange(one.shape[dim], device=one.device) % 2 == 0
+        return torch.where(is_even.reshape(_along(dim, one.ndim)), one, other)
+
+    return pytree.tree_map(in_turn, noisy, held, is_leaf=is_moments), True
+
+
+def _along(dim: int, ndim: int) -> list[int]:
+    """The shape in which a vector broadcasts along one dimension."""
+    return [-1 if d == dim else 1 for d in range(ndim)]
+
+
+def with_holds(inputs: Any, dim: int, shares: Sequence[float], seed: int) -> tuple[Any, bool]:
+    """The sequences, standing still at some of their steps, and whether that has changed anything.
+
+    Sequence i repeats the step before at `shares[i % len(shares)]` of its steps, at least one, at
+    random places, and is so much behind in the end. A negative share are steps that it leaves out:
+    it is ahead, and repeats its last one at the end. Steps are the other one of the first two
+    dimensions of what has three or more, or sequences in the second; of several inputs those with
+    the most steps are sequences, and stand still together.
+    """
+
+    def steps_of(value: Any) -> int:
+        has_steps = dim < 2 and (value.ndim > 2 or (dim == 1 and value.ndim == 2))
+        return value.shape[1 - dim] if has_steps else 0
+
+    leaves = [
+        leaf
+        for leaf in pytree.tree_leaves(inputs, is_leaf=is_moments)
+        if isinstance(leaf, (Moments, Tensor))
+    ]
+    steps, count = max(map(steps_of, leaves)), leaves[0].shape[dim]
+    if steps < 3:
+        return inputs, False
+    generator = torch.Generator().manual_seed(seed)
+    many = torch.tensor([max(1, round(abs(shares[i % len(shares)]) * steps)) for i in range(count)])
+    sign = torch.tensor([1 if shares[i % len(shares)] > 0 else -1 for i in range(count)])
+    order = torch.rand(steps - 1, count, generator=generator).argsort(0).argsort(0)
+    strides = torch.where(order < many, 1 - sign, 1)
+    # The first step is always there.
+    index = torch.cat([torch.zeros_like(strides[:1]), strides.cumsum(0)]).clamp(max=steps - 1)
+    changed = False
+
+    def held(value: Any) -> Any:
+        nonlocal changed
+        if isinstance(value, Moments):
+            return Moments(held(value.mean), held(value.var))
+        if not isinstance(value, Tensor) or steps_of(value) != steps:
+            return value
+        which = torch.arange(count)
+        places = (index, which) if dim == 1 else (which[:, None], index.T)
+        moved = value[tuple(place.to(value.device) for place in places)]
+        changed |= bool((moved != value).any())
+        return moved
+
+    return pytree.tree_map(held, inputs, is_leaf=is_moments), changed
 
 
 def with_noise(
@@ -56,7 +152,7 @@ def with_noise(
         scale = torch.where(is_whole, 0.0, rows.double().std(0, correction=0)).to(value)
         count = value.shape[dim]
         level = value.new_tensor([levels[i % len(levels)] for i in range(count)])
-        level = level.reshape([-1 if d == dim else 1 for d in range(value.ndim)])
+        level = level.reshape(_along(dim, value.ndim))
         # Drawn on the CPU: the same seed, the same copies on every device.
         draw = torch.randn(value.shape, generator=generator).to(value)
         moved = (value + level * scale * draw).clamp(rows.amin(0), rows.amax(0))
@@ -68,5 +164,5 @@ def with_noise(
             return Moments(noisy(value.mean, all_values.mean), value.var)
         return noisy(value, all_values) if isinstance(value, Tensor) else value
 
-    found = pytree.tree_map(of, inputs, like, is_leaf=lambda value: isinstance(value, Moments))
+    found = pytree.tree_map(of, inputs, like, is_leaf=is_moments)
     return found, changed

@@ -18,11 +18,12 @@ from spgru.calibration.inputs import (
     select,
     split,
 )
-from spgru.calibration.perturb import check_levels, with_noise
+from spgru.calibration.perturb import Changes, changed_copies
 from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
 from spgru.moments.nested import dims_of, first_moments
 from spgru.nn.output_scale import OutputScale
+from spgru.nn.recurrent_layer import RecurrentLayer
 
 __all__ = ["Problem", "pose"]
 
@@ -37,7 +38,7 @@ class Problem(NamedTuple):
     numbers: tuple[Tensor, Tensor]
     """of the sequences of the fit, and of those held out"""
     parts: list[Any]
-    """inputs of each, copies with noise after the sequences themselves"""
+    """inputs of each, changed copies after the sequences themselves"""
     has_copies: bool
     """as many as sequences, or none"""
     scale: OutputScale | None
@@ -60,13 +61,14 @@ def pose(
     time_dim: int | None,
     seed: int,
     scales: Sequence[OutputScale],
-    perturb: float | Sequence[float] = (),
+    changes: Changes | None = None,
     may_be_alike: bool = False,
 ) -> Problem:
     """For the arguments see `spgru.calibrate`.
 
     Args:
         scales: of which the first is taken that scales the output
+        changes: made in copies, of which there are none without
         may_be_alike: whether all sequences may be the same, as outcomes still differ then
     """
     if not 0 < held_out < 1:
@@ -79,9 +81,13 @@ def pose(
         check_different(inputs, dim)
     numbers = split(count_sequences(inputs, dim), held_out, seed)
     parts = [select(inputs, dim, index) for index in numbers]
-    levels, has_copies = check_levels(perturb), False
-    if levels:
-        copies = [with_noise(part, inputs, dim, levels, seed + k) for k, part in enumerate(parts)]
+    has_copies = False
+    if changes is not None and any(changes):
+        if not any(isinstance(part, RecurrentLayer) for part in module.modules()):
+            changes = changes._replace(holds=())  # what has no state has no steps
+        copies = [
+            changed_copies(part, inputs, dim, changes, seed + k) for k, part in enumerate(parts)
+        ]
         has_copies = all(changed for _, changed in copies)
         if has_copies:
             parts = [join(part, copy, dim) for part, (copy, _) in zip(parts, copies, strict=True)]
