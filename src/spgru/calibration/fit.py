@@ -25,7 +25,7 @@ from spgru.nn.scale import Scale
 
 __all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "log_distance", "score"]
 
-_STIFFNESS = 0.01
+_STIFFNESS = 0.05
 """Price of rows whose log gains differ from the mean of their matrix: of rows that hardly matter to
 the sequences of the fit, and do to others."""
 
