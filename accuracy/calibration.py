@@ -98,7 +98,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--perturb", type=float, nargs="*", default=[1.0, 2.0], help="as in spgru.calibrate"
     )
-    parser.add_argument("--hold", type=float, nargs="*", default=[], help="likewise")
+    parser.add_argument("--skip", type=float, nargs="*", default=[0.1, 0.2, 0.3], help="likewise")
     parser.add_argument(
         "--pixels",
         choices=PIXELS,
@@ -240,7 +240,7 @@ def measure(
 def _search(model: Any, fit: Tensor, arguments: argparse.Namespace) -> tuple[Found, Problem]:
     """All forms, and what they were fitted to."""
     with at_rest(model, 0) as scales, uncalibrated(model):
-        changes = check_changes(arguments.perturb, arguments.hold)
+        changes = check_changes(arguments.perturb, arguments.skip)
         problem = pose(model, fit, None, 0.25, None, None, 0, scales, changes)
         found = search(
             problem, "auto", arguments.fit_draws, arguments.steps, 0.03, 0, progress=False

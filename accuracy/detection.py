@@ -84,7 +84,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--scale", choices=list(SCALES), default="paper")
     parser.add_argument("--runs", nargs="*", default=[], help="trained runs, in place of seeds")
     parser.add_argument("--fit-sequences", type=int, default=32, help="of the calibration")
-    parser.add_argument("--hold", type=float, nargs="*", default=[], help="as in spgru.calibrate")
     parser.add_argument("--output", type=Path, default=None, help="in place of that file")
     parser.add_argument("--set", nargs="*", default=[], help="fields of the configuration")
     parser.add_argument("--models", default="outputs/detection", help="where networks are trained")
@@ -126,7 +125,7 @@ def _measure(model: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.plain:
         count, where = arguments.fit_sequences, arguments.device
         data = MovingMNIST.controlled(count, split="train", seed=FIT_SEED, device=where)
-        spgru.calibrate(model, data.batch(0)[:10], hold=arguments.hold, progress=False)
+        spgru.calibrate(model, data.batch(0)[:10], progress=False)
         forms["calibrated"] = _all_scores(model.predict, sets, known)
     return {
         "error": {kind: scores.error.mean().item() for kind, scores in forms["closed"].items()},

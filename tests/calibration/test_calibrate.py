@@ -450,7 +450,7 @@ def test_keep_mean_holds_where_a_model_inside_makes_the_output() -> None:
     wrapper, x = Wrapper(), torch.rand(3, 8, 4, 4)
     before = wrapper(x)
     report = spgru.calibrate(
-        wrapper, x, keep_mean=True, form="gains, one scale", perturb=(), **QUICK
+        wrapper, x, keep_mean=True, form="gains, one scale", perturb=(), skip=(), **QUICK
     )
     after = wrapper(x)
     assert report.chosen == "gains, one scale"

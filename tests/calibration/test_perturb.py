@@ -13,7 +13,7 @@ import spgru
 from spgru import Moments
 from spgru.calibration.fit import divergence, fit_scale, log_distance, score
 from spgru.calibration.forms import _choose
-from spgru.calibration.perturb import Changes, changed_copies, with_holds, with_noise
+from spgru.calibration.perturb import Changes, changed_copies, with_noise, with_skips
 from spgru.calibration.problem import pose
 from spgru.calibration.truth import Own, Shape
 
@@ -81,28 +81,32 @@ def test_sequences_may_be_the_last_dimension() -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_a_copy_stands_still_or_leaves_steps_out(dim: int) -> None:
+def test_copies_leave_steps_out(dim: int) -> None:
     count, steps = 40, 20
-    x = torch.arange(steps).float()[:, None, None].expand(steps, count, 2)
-    x = x if dim == 1 else x.transpose(0, 1)
-    state = torch.randn(3, count, 2) if dim == 1 else torch.randn(count, 3, 2)
-    (held, kept), changed = with_holds((x, state), dim, (0.1, 0.3, -0.2), 0)
+    clock = torch.arange(steps).float()[:, None, None].expand(steps, count, 2)
+    state = torch.randn(3, count, 2)
+    x, h = (clock, state) if dim == 1 else (clock.transpose(0, 1), state.transpose(0, 1))
+    (ahead, kept), changed = with_skips((Moments(x, x), h), dim, (0.1, 0.3), 0)
     assert changed
-    assert torch.equal(kept, state)
-    clock = (held if dim == 1 else held.transpose(0, 1))[..., 0]
-    strides = clock.diff(dim=0)
-    assert (clock[0] == 0).all()
-    for first, repeated in ((0, 2), (1, 6)):
-        assert ((strides[:, first::3] == 0).sum(0) == repeated).all()
-        assert ((strides[:, first::3] == 1).sum(0) == steps - 1 - repeated).all()
-    assert (clock[-1, 2::3] == steps - 1).all()
-    assert (strides[:, 2::3] == 2).any(0).all()
+    assert torch.equal(kept, h)
+    assert torch.equal(ahead.mean, ahead.var)
+    found = (ahead.mean if dim == 1 else ahead.mean.transpose(0, 1))[..., 0]
+    strides = found.diff(dim=0)
+    assert (found[0] == 0).all()
+    assert (found[-1] == steps - 1).all()
+    assert ((strides > 0) | (found[1:] == steps - 1)).all()
+    for first, skipped in ((0, 2), (1, 6)):
+        left_out = (strides[:, first::2] == 2).sum(0)
+        # Fewer where some would come after the last step.
+        assert left_out.max() == skipped
+        assert left_out.double().mean() > 0.7 * skipped
     # At different places in different sequences.
-    assert len({tuple(column.tolist()) for column in strides[:, 1::3].T}) > 10
-    assert not with_holds(x[:2] if dim == 1 else x[:, :2], dim, (0.5,), 0)[1]
+    assert len({tuple(column.tolist()) for column in strides[:, 1::2].T}) > 10
+    assert not with_skips(clock[:2], 1, (0.5,), 0)[1]
+    assert not with_skips(torch.randn(9, 4), 0, (0.5,), 0)[1]
 
 
-def test_noise_and_held_steps_take_turns() -> None:
+def test_noise_and_steps_left_out_take_turns() -> None:
     x = torch.randn(10, 8, 2)
     (copy,), changed = changed_copies((x,), (x,), 1, Changes((0.5,), (0.2,)), 0)
     assert changed
@@ -110,6 +114,11 @@ def test_noise_and_held_steps_take_turns() -> None:
     for k, sequence in enumerate(copy.transpose(0, 1)):
         assert all(tuple(row) in values for row in sequence.tolist()) == bool(k % 2)
         assert not torch.equal(sequence, x[:, k])
+    # Tokens have no noise, but an order.
+    words = torch.randint(1000, (10, 8, 1))
+    (copy,), changed = changed_copies((words,), (words,), 1, Changes((0.5,), (0.2,)), 0)
+    assert changed
+    assert all(not torch.equal(copy[:, k], words[:, k]) for k in range(8))
 
 
 class Network(nn.Module):
@@ -185,22 +194,42 @@ def test_none_is_as_before_and_figures_are_of_sequences() -> None:
     torch.manual_seed(0)
     network, x = Network(), torch.randn(4, 12, 2)
     reports = {}
-    for name, inputs, perturb in (
-        ("noise", x, (1.0, 2.0)),
-        ("none", x, ()),
-        ("whole", x.round(), (1.0, 2.0)),
-        ("whole, none", x.round(), ()),
+    for name, inputs, perturb, skip in (
+        ("noise", x, (1.0, 2.0), ()),
+        ("skips", x, (), 0.2),
+        ("both", x, (1.0, 2.0), 0.2),
+        ("none", x, (), ()),
+        ("whole", x.round(), (1.0, 2.0), ()),
+        ("whole, none", x.round(), (), ()),
     ):
-        reports[name] = spgru.calibrate(network, inputs, perturb=perturb, **QUICK)
+        reports[name] = spgru.calibrate(network, inputs, perturb=perturb, skip=skip, **QUICK)
         spgru.uncalibrate(network)
     assert reports["whole"].to_dict() == reports["whole, none"].to_dict()
-    assert reports["noise"].scores != reports["none"].scores
-    assert reports["noise"].sequences == reports["none"].sequences == (9, 3)
-    # The plain form on the sequences held out: the copies are not among them.
-    assert torch.allclose(reports["noise"].plain_var, reports["none"].plain_var)
-    for wrong in ((0.0,), (-1.0, 1.0), (float("inf"),)):
+    four = [reports[name] for name in ("noise", "skips", "both", "none")]
+    assert len({report.scores["gains"] for report in four}) == 4
+    for report in four:
+        assert report.sequences == (9, 3)
+        # The plain form on the sequences held out: the copies are not among them.
+        assert torch.allclose(report.plain_var, reports["none"].plain_var)
+
+
+def test_changes_that_make_no_sense_are_refused() -> None:
+    network, x = Network(), torch.randn(4, 12, 2)
+    for perturb in ((0.0,), (-1.0, 1.0), (float("inf"),)):
         with pytest.raises(ValueError, match="perturb"):
-            spgru.calibrate(network, x, perturb=wrong, **QUICK)
+            spgru.calibrate(network, x, perturb=perturb, **QUICK)
+    for skip in (0.0, (1.0,), (-0.1, 0.1), (float("nan"),)):
+        with pytest.raises(ValueError, match="skip"):
+            spgru.calibrate(network, x, skip=skip, **QUICK)
+
+
+def test_what_has_no_state_leaves_nothing_out() -> None:
+    """Its second dimension may be anything: channels of an image."""
+    network = nn.Sequential(spgru.Linear(2, 4, weight_std=0.2), spgru.Linear(4, 1, weight_std=0.2))
+    x = torch.randn(8, 5, 2)
+    problem = pose(network, x, None, 0.25, 0, None, 0, [], Changes((), (0.2,)))
+    assert not problem.has_copies
+    assert pose(Network(), x, None, 0.25, 1, None, 0, [], Changes((), (0.2,))).has_copies
 
 
 def test_outcomes_have_no_copies() -> None:

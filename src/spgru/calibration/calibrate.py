@@ -36,7 +36,7 @@ def calibrate(
     rate: float = 0.03,
     held_out: float = 0.25,
     perturb: float | Sequence[float] = (1.0, 2.0),
-    hold: float | Sequence[float] = (),
+    skip: float | Sequence[float] = (0.1, 0.2, 0.3),
     batch_dim: int | None = None,
     time_dim: int | None = None,
     seed: int = 0,
@@ -97,8 +97,9 @@ def calibrate(
             sequences in the fit and in the choice: so the variance holds beside the familiar
             inputs, too. What is constant or whole numbers stays as it is, and where nothing is left
             there are no copies. `()` for none; with `y` there are none
-        hold: shares of the steps at which every other copy stands still, in place of noise, or
-            which it leaves out if negative; of modules with recurrent layers
+        skip: shares of the steps. Where the module has recurrent layers, every other copy leaves
+            out such a share of its steps instead of having noise, so that it runs ahead. `()` for
+            none
         batch_dim: dimension of the inputs that holds sequences; found out by default: the first one
             along which the module may be called on a part, which may be time where it has no state
         time_dim: dimension of the output that holds steps; by default the other one of the first
@@ -118,7 +119,7 @@ def calibrate(
     if y is None:
         if level is not None:
             raise ValueError("level is about outcomes; pass them as y")
-        changes = check_changes(perturb, hold)
+        changes = check_changes(perturb, skip)
         with at_rest(module, seed) as scales, uncalibrated(module):
             problem = pose(module, x, call, held_out, batch_dim, time_dim, seed, scales, changes)
             if keep_mean and problem.scale is None:

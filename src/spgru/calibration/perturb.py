@@ -1,9 +1,9 @@
 """Copies of a calibration's own inputs, changed: inputs beside the familiar ones.
 
 Gains and factors are constants, and constants that are right for inputs of one kind need not be for
-others. Which others will come is not known. Noise is a change that any input can have, standing
-still for a while one that any sequence can have; copies so changed show a fit how the variance
-grows where the network has not been trained.
+others. Which others will come is not known. Noise is a change that any input can have, and another
+pace one that any sequence can have; copies so changed show a fit how the variance grows where the
+network has not been trained.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from spgru.moments import Moments
 from spgru.moments.nested import is_moments
 
-__all__ = ["Changes", "changed_copies", "check_changes", "with_holds", "with_noise"]
+__all__ = ["Changes", "changed_copies", "check_changes", "with_noise", "with_skips"]
 
 
 class Changes(NamedTuple):
@@ -26,41 +26,41 @@ class Changes(NamedTuple):
 
     noise: tuple[float, ...] = ()
     """standard deviations, in those of the input"""
-    holds: tuple[float, ...] = ()
-    """shares of the steps at which a sequence stands still, or which it leaves out if negative"""
+    skips: tuple[float, ...] = ()
+    """shares of the steps that are left out"""
 
 
-def check_changes(perturb: float | Sequence[float], hold: float | Sequence[float]) -> Changes:
-    noise, holds = (
+def check_changes(perturb: float | Sequence[float], skip: float | Sequence[float]) -> Changes:
+    noise, skips = (
         (values,) if isinstance(values, (int, float)) else tuple(values)
-        for values in (perturb, hold)
+        for values in (perturb, skip)
     )
     if not all(0 < level < float("inf") for level in noise):
         raise ValueError(
             f"perturb holds standard deviations of noise above 0, or nothing, (); got {noise}"
         )
-    if not all(0 < abs(share) < 1 for share in holds):
+    if not all(0 < share < 1 for share in skips):
         raise ValueError(
-            f"hold holds shares of the steps between -1 and 1, or nothing, (); got {holds}"
+            f"skip holds shares of the steps between 0 and 1, or nothing, (); got {skips}"
         )
-    return Changes(noise, holds)
+    return Changes(noise, skips)
 
 
 def changed_copies(
     inputs: Any, like: Any, dim: int, changes: Changes, seed: int
 ) -> tuple[Any, bool]:
-    """Sequences with noise and sequences that stand still, in turn; whether anything has changed.
+    """Sequences with noise and sequences with steps left out, in turn; whether anything changed.
 
     For the arguments see `with_noise`.
     """
-    noise, holds = changes
-    if noise and holds:
-        # Noise for every other one, held steps for the others.
-        noise, holds = (tuple(v for v in values for _ in range(2)) for values in changes)
+    noise, skips = changes
+    if noise and skips:
+        # Of every two sequences one gets noise, so each level is met twice.
+        noise, skips = (tuple(v for v in values for _ in range(2)) for values in changes)
     noisy, has_noise = with_noise(inputs, like, dim, noise, seed) if noise else (inputs, False)
-    held, has_holds = with_holds(inputs, dim, holds, seed) if holds else (inputs, False)
-    if not (has_noise and has_holds):
-        return (noisy, True) if has_noise else (held, has_holds)
+    ahead, has_skips = with_skips(inputs, dim, skips, seed) if skips else (inputs, False)
+    if not (has_noise and has_skips):
+        return (noisy, True) if has_noise else (ahead, has_skips)
 
     def in_turn(one: Any, other: Any) -> Any:
         if isinstance(one, Moments):
@@ -70,7 +70,7 @@ def changed_copies(
         is_even = torch.arange(one.shape[dim], device=one.device) % 2 == 0
         return torch.where(is_even.reshape(_along(dim, one.ndim)), one, other)
 
-    return pytree.tree_map(in_turn, noisy, held, is_leaf=is_moments), True
+    return pytree.tree_map(in_turn, noisy, ahead, is_leaf=is_moments), True
 
 
 def _along(dim: int, ndim: int) -> list[int]:
@@ -78,50 +78,47 @@ def _along(dim: int, ndim: int) -> list[int]:
     return [-1 if d == dim else 1 for d in range(ndim)]
 
 
-def with_holds(inputs: Any, dim: int, shares: Sequence[float], seed: int) -> tuple[Any, bool]:
-    """The sequences, standing still at some of their steps, and whether that has changed anything.
+def with_skips(inputs: Any, dim: int, shares: Sequence[float], seed: int) -> tuple[Any, bool]:
+    """The sequences with steps left out, and whether that has changed anything.
 
-    Sequence i repeats the step before at `shares[i % len(shares)]` of its steps, at least one, at
-    random places, and is so much behind in the end. A negative share are steps that it leaves out:
-    it is ahead, and repeats its last one at the end. Steps are the other one of the first two
-    dimensions of what has three or more, or sequences in the second; of several inputs those with
-    the most steps are sequences, and stand still together.
+    Sequence i leaves out `shares[i % len(shares)]` of its steps, at least one, at random places:
+    it runs ahead, and repeats its last step at the end. Steps are the other one of the first two
+    dimensions of what has three or more; of several inputs those with the most steps are
+    sequences, and run ahead together.
     """
-
-    def steps_of(value: Any) -> int:
-        has_steps = dim < 2 and (value.ndim > 2 or (dim == 1 and value.ndim == 2))
-        return value.shape[1 - dim] if has_steps else 0
-
     leaves = [
         leaf
         for leaf in pytree.tree_leaves(inputs, is_leaf=is_moments)
         if isinstance(leaf, (Moments, Tensor))
     ]
-    steps, count = max(map(steps_of, leaves)), leaves[0].shape[dim]
+    steps, count = max(_steps(leaf, dim) for leaf in leaves), leaves[0].shape[dim]
     if steps < 3:
         return inputs, False
-    generator = torch.Generator().manual_seed(seed)
-    many = torch.tensor([max(1, round(abs(shares[i % len(shares)]) * steps)) for i in range(count)])
-    sign = torch.tensor([1 if shares[i % len(shares)] > 0 else -1 for i in range(count)])
-    order = torch.rand(steps - 1, count, generator=generator).argsort(0).argsort(0)
-    strides = torch.where(order < many, 1 - sign, 1)
+    many = torch.tensor([max(1, round(shares[i % len(shares)] * steps)) for i in range(count)])
+    # Drawn on the CPU: the same seed, the same copies on every device.
+    draw = torch.rand(steps - 1, count, generator=torch.Generator().manual_seed(seed))
+    strides = torch.where(draw.argsort(0).argsort(0) < many, 2, 1)
     # The first step is always there.
     index = torch.cat([torch.zeros_like(strides[:1]), strides.cumsum(0)]).clamp(max=steps - 1)
     changed = False
 
-    def held(value: Any) -> Any:
+    def ahead(value: Any) -> Any:
         nonlocal changed
         if isinstance(value, Moments):
-            return Moments(held(value.mean), held(value.var))
-        if not isinstance(value, Tensor) or steps_of(value) != steps:
+            return Moments(ahead(value.mean), ahead(value.var))
+        if not isinstance(value, Tensor) or _steps(value, dim) != steps:
             return value
-        which = torch.arange(count)
-        places = (index, which) if dim == 1 else (which[:, None], index.T)
+        places = (index, torch.arange(count)) if dim else (torch.arange(count)[:, None], index.T)
         moved = value[tuple(place.to(value.device) for place in places)]
         changed |= bool((moved != value).any())
         return moved
 
-    return pytree.tree_map(held, inputs, is_leaf=is_moments), changed
+    return pytree.tree_map(ahead, inputs, is_leaf=is_moments), changed
+
+
+def _steps(value: Any, dim: int) -> int:
+    """Of a Tensor or Moments whose sequences are in `dim`; 0 where there are none."""
+    return value.shape[1 - dim] if dim < 2 < value.ndim else 0
 
 
 def with_noise(

@@ -84,7 +84,7 @@ def pose(
     has_copies = False
     if changes is not None and any(changes):
         if not any(isinstance(part, RecurrentLayer) for part in module.modules()):
-            changes = changes._replace(holds=())  # what has no state has no steps
+            changes = changes._replace(skips=())  # without a state there are no steps
         copies = [
             changed_copies(part, inputs, dim, changes, seed + k) for k, part in enumerate(parts)
         ]
