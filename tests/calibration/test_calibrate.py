@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import spgru
 from spgru import Moments
 from spgru.calibration.fit import fit_scale
-from spgru.calibration.inputs import find_shape
+from spgru.calibration.layout import Place, find_layout
 from spgru.calibration.truth import Own, Shape, drawn_truths
 from spgru.models import ModelConfig, build
 from spgru.nn.contexts import recording
@@ -369,8 +369,8 @@ class Rounded(nn.Module):
 
 def test_sequences_are_found_through_rounding() -> None:
     module, x = Rounded(), torch.randn(5, 8, 2)
-    dim, shape = find_shape(module, module, (x,), None, None)
-    assert (dim, shape) == (1, Shape(time=0, batch=1))
+    found = find_layout(module, module, (x,), None, None)
+    assert found == ((Place(1, 0),), 8, Shape(time=0, batch=1))
 
 
 def test_keep_mean_leaves_the_mean_as_it_was_and_the_variance_calibrated(

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import spgru
 from spgru import Moments
 from spgru.calibration.fit import divergence, fit_scale, log_distance, score
 from spgru.calibration.forms import _choose
+from spgru.calibration.layout import Place, find_layout
 from spgru.calibration.perturb import Changes, changed_copies, with_noise, with_skips
 from spgru.calibration.problem import pose
 from spgru.calibration.truth import Own, Shape
@@ -22,8 +24,12 @@ NOTHING = Own(None, False, torch.zeros(()).double())
 QUICK: dict[str, Any] = {"draws": 40, "steps": 20, "rate": 0.1, "progress": False}
 
 
-def _noise(x: Any, *levels: float, dim: int = 1, seed: int = 0) -> Any:
-    return with_noise(x, x, dim, levels, seed)[0]
+FIRST, SECOND = (Place(0, 1),), (Place(1, 0),)
+"""of one input, with sequences before steps and after them"""
+
+
+def _noise(x: Any, *levels: float, place: Place = Place(1), seed: int = 0) -> Any:  # noqa: B008
+    return with_noise(x, x, (place,), levels, seed)[0]
 
 
 def test_noise_is_measured_in_standard_deviations_of_each_feature() -> None:
@@ -61,7 +67,7 @@ def test_what_has_no_noise_stays_as_it_is() -> None:
         torch.ones(5, 6, 2),
         torch.eye(4).expand(5, 6, 4, 4),
     ):
-        copy, changed = with_noise((still, "text"), (still, "text"), 1, (1.0,), 0)
+        copy, changed = with_noise((still, "text"), (still, "text"), SECOND, (1.0,), 0)
         assert torch.equal(copy[0], still)
         assert copy[1] == "text"
         assert not changed
@@ -80,16 +86,30 @@ def test_sequences_may_be_the_last_dimension() -> None:
     assert (moved.std(0) / x.std()).tolist() == pytest.approx([0.1, 0.1], rel=0.15)
 
 
+def test_steps_are_no_features() -> None:
+    """Where they come last the features are before them, or there is one only."""
+    x = torch.randn(30, 2, 40) * torch.tensor([1.0, 50.0])[:, None]
+    moved = _noise(x, 0.1, place=Place(0, 2)) - x
+    assert (moved.std((0, 2)) / x.std((0, 2))).tolist() == pytest.approx([0.1] * 2, rel=0.15)
+    one = torch.randn(40, 30) * torch.linspace(0.1, 3, 30)
+    moved = _noise(one, 0.1, place=Place(0, 1)) - one
+    assert (moved.std(0) / one.std()).tolist() == pytest.approx([0.1] * 30, rel=0.5)
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_copies_leave_steps_out(dim: int) -> None:
     count, steps = 40, 20
     clock = torch.arange(steps).float()[:, None, None].expand(steps, count, 2)
-    state = torch.randn(3, count, 2)
-    x, h = (clock, state) if dim == 1 else (clock.transpose(0, 1), state.transpose(0, 1))
-    (ahead, kept), changed = with_skips((Moments(x, x), h), dim, (0.1, 0.3), 0)
+    tokens, state = clock[..., 0].long(), torch.randn(3, count, 2)
+    given = [part if dim else part.transpose(0, 1) for part in (clock, tokens)]
+    places = (Place(dim, 1 - dim), Place(dim, 1 - dim), Place(1))
+    inputs = (Moments(given[0], given[0]), given[1], state)
+    (ahead, words, kept), changed = with_skips(inputs, places, (0.1, 0.3), 0)
     assert changed
-    assert torch.equal(kept, h)
+    assert torch.equal(kept, state)
     assert torch.equal(ahead.mean, ahead.var)
+    # What has as many steps runs ahead with it.
+    assert torch.equal(words, ahead.mean[..., 0].long())
     found = (ahead.mean if dim == 1 else ahead.mean.transpose(0, 1))[..., 0]
     strides = found.diff(dim=0)
     assert (found[0] == 0).all()
@@ -102,23 +122,29 @@ def test_copies_leave_steps_out(dim: int) -> None:
         assert left_out.double().mean() > 0.7 * skipped
     # At different places in different sequences.
     assert len({tuple(column.tolist()) for column in strides[:, 1::2].T}) > 10
-    assert not with_skips(clock[:2], 1, (0.5,), 0)[1]
-    assert not with_skips(torch.randn(9, 4), 0, (0.5,), 0)[1]
 
 
 def test_noise_and_steps_left_out_take_turns() -> None:
     x = torch.randn(10, 8, 2)
-    (copy,), changed = changed_copies((x,), (x,), 1, Changes((0.5,), (0.2,)), 0)
+    (copy,), changed = changed_copies((x,), (x,), SECOND, Changes((0.5,), (0.2,)), 0)
     assert changed
     values = {row for sequence in x.transpose(0, 1) for row in map(tuple, sequence.tolist())}
     for k, sequence in enumerate(copy.transpose(0, 1)):
         assert all(tuple(row) in values for row in sequence.tolist()) == bool(k % 2)
         assert not torch.equal(sequence, x[:, k])
     # Tokens have no noise, but an order.
-    words = torch.randint(1000, (10, 8, 1))
-    (copy,), changed = changed_copies((words,), (words,), 1, Changes((0.5,), (0.2,)), 0)
+    words = torch.randint(1000, (8, 10))
+    (copy,), changed = changed_copies((words,), (words,), FIRST, Changes((0.5,), (0.2,)), 0)
     assert changed
-    assert all(not torch.equal(copy[:, k], words[:, k]) for k in range(8))
+    assert all(not torch.equal(copy[k], words[k]) for k in range(8))
+
+
+def test_copies_do_not_depend_on_the_default_device() -> None:
+    x, changes = torch.randn(10, 8, 2), Changes((0.5,), (0.2,))
+    expected = changed_copies((x,), (x,), SECOND, changes, 0)[0][0]
+    with torch.device("meta"):
+        found = changed_copies((x,), (x,), SECOND, changes, 0)[0][0]
+    assert torch.equal(found, expected)
 
 
 class Network(nn.Module):
@@ -135,9 +161,9 @@ def test_every_sequence_has_a_copy_in_its_own_part() -> None:
     problem = pose(network, x, None, 0.25, None, None, 0, [], Changes((0.5, 1.0)))
     assert problem.has_copies
     for part, numbers in zip(problem.parts, problem.numbers, strict=True):
-        first, last = part[0].chunk(2, 1)
+        first, copies = part[0][:, ::2], part[0][:, 1::2]
         assert torch.equal(first, x[:, numbers])
-        assert not torch.equal(last, first)
+        assert all(not torch.equal(first[:, k], copies[:, k]) for k in range(len(numbers)))
     assert problem.counts == (6, 2)
     still = pose(network, x.round(), None, 0.25, None, None, 0, [], Changes((0.5, 1.0)))
     assert not still.has_copies
@@ -147,17 +173,17 @@ def test_every_sequence_has_a_copy_in_its_own_part() -> None:
 def test_copies_count_as_much_as_sequences() -> None:
     """However much more variance they have."""
     true, var = torch.rand(3, 8, 5).double(), torch.rand(3, 8, 5).double()
-    true[:, 4:] *= 100
-    var[:, 4:] *= 100
+    true[:, 1::2] *= 100
+    var[:, 1::2] *= 100
     shape = Shape(0, 1)
-    halves = score(true[:, :4], var[:, :4], shape) + score(true[:, 4:], var[:, 4:], shape)
+    halves = score(true[:, ::2], var[:, ::2], shape) + score(true[:, 1::2], var[:, 1::2], shape)
     assert score(true, var, shape, has_copies=True).item() == pytest.approx(halves.item() / 2)
 
 
 def test_factors_are_those_of_sequences() -> None:
     var = torch.rand(4, 6, 1).double().expand(4, 6, 3) + 0.5
     true = 2 * var
-    true[:, 3:] *= 5  # of copies
+    true[:, 1::2] *= 5  # of copies
     shape = Shape(0, 1)
     for per_step in (False, True):
         scale = fit_scale(true, var, shape, NOTHING, per_step, False, has_copies=True)
@@ -168,7 +194,7 @@ def test_factors_are_those_of_sequences() -> None:
 @pytest.mark.parametrize("time", [0, 1])
 def test_a_power_for_every_step(time: int) -> None:
     """Known ones are found again, and later steps have that of the last."""
-    level = torch.cat([torch.ones(3), torch.full((3,), 10.0)])[None, :, None].double()
+    level = torch.tensor([1.0, 10.0]).repeat(3)[None, :, None].double()
     factor, power = torch.rand(4, 1, 1) + 0.5, torch.linspace(-0.3, 0.4, 4)[:, None, None]
     var = level.expand(4, 6, 3)
     true = factor * var ** (1 + power)
@@ -205,6 +231,9 @@ def test_none_is_as_before_and_figures_are_of_sequences() -> None:
         reports[name] = spgru.calibrate(network, inputs, perturb=perturb, skip=skip, **QUICK)
         spgru.uncalibrate(network)
     assert reports["whole"].to_dict() == reports["whole, none"].to_dict()
+    assert [report.copies for report in reports.values()] == [True] * 3 + [False] * 3
+    assert "and as many changed copies" in str(reports["both"])
+    assert "copies" not in str(reports["none"])
     four = [reports[name] for name in ("noise", "skips", "both", "none")]
     assert len({report.scores["gains"] for report in four}) == 4
     for report in four:
@@ -223,13 +252,105 @@ def test_changes_that_make_no_sense_are_refused() -> None:
             spgru.calibrate(network, x, skip=skip, **QUICK)
 
 
-def test_what_has_no_state_leaves_nothing_out() -> None:
-    """Its second dimension may be anything: channels of an image."""
+class Reader(nn.Module):
+    """Reads what comes in several layouts; the last state is the answer."""
+
+    def __init__(self, how: str, features: int = 2) -> None:
+        super().__init__()
+        self.how = how
+        self.conv = spgru.Conv1d(3, features, 3, padding=1, weight_std=0.1)
+        self.gru = spgru.GRU(features, 4, batch_first=True, weight_std=0.2)
+        self.cell = spgru.GRUCell(features, 4, weight_std=0.2)
+        self.words = spgru.Embedding(20, features, weight_std=0.2)
+        self.future = spgru.GRU(1, 4, batch_first=True, weight_std=0.2)
+
+    def forward(self, x: Any, other: Any = None) -> Any:
+        if self.how == "channels first":
+            return self.gru(self.conv(x).transpose(1, 2))[0][:, -1]
+        if self.how == "words":
+            return self.gru(self.words(x))[0][:, -1]
+        if self.how == "masked":
+            return self.gru(x * other[..., None])[0]
+        if self.how == "state":
+            return self.gru(x, other)[0]
+        if self.how == "future":
+            return self.future(other, self.gru(x)[1])[0]
+        if self.how == "cell":
+            state = None
+            for step in x.unbind(1):
+                state = self.cell(step, state)
+            return state
+        if self.how == "packed":
+            packed = pack_padded_sequence(x, other, batch_first=True)
+            return self.gru(packed)[1][-1]
+        if self.how == "padded":
+            packed = pack_padded_sequence(x, other, batch_first=True, enforce_sorted=False)
+            return spgru.pad_packed_moments(self.gru(packed)[0], batch_first=True)[0]
+        assert self.how == "checked"
+        assert (x.sum(-1) < 1e-5).all()
+        return self.gru(x)[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "inputs", "places"),
+    [
+        ("channels first", [torch.randn(8, 3, 9)], [Place(0, 2)]),
+        ("words", [torch.randint(20, (8, 9))], [Place(0, 1)]),
+        ("masked", [torch.randn(8, 9, 2), torch.ones(8, 9)], [Place(0, 1)] * 2),
+        ("state", [torch.randn(8, 9, 2), torch.zeros(1, 8, 4)], [Place(0, 1), Place(1)]),
+        ("future", [torch.randn(8, 9, 2), torch.randn(8, 5, 1)], [Place(0, 1)] * 2),
+        ("cell", [torch.randn(8, 9, 2)], [Place(0, 1)]),
+    ],
+)
+def test_steps_are_what_recurrent_layers_run_over(
+    how: str, inputs: list[Tensor], places: list[Place]
+) -> None:
+    module = Reader(how)
+    assert list(find_layout(module, module, inputs, None, None).places) == places
+    assert spgru.calibrate(module, tuple(inputs), **QUICK).copies
+
+
+def test_what_is_no_sequence_leaves_nothing_out() -> None:
+    """The second dimension of what no recurrent layer reads may be anything: channels, rows."""
     network = nn.Sequential(spgru.Linear(2, 4, weight_std=0.2), spgru.Linear(4, 1, weight_std=0.2))
     x = torch.randn(8, 5, 2)
-    problem = pose(network, x, None, 0.25, 0, None, 0, [], Changes((), (0.2,)))
-    assert not problem.has_copies
-    assert pose(Network(), x, None, 0.25, 1, None, 0, [], Changes((), (0.2,))).has_copies
+    assert find_layout(network, network, (x,), 0, None).places == (Place(0),)
+    assert pose(network, x, None, 0.25, 0, None, 0, [], Changes((), (0.2,))).has_copies is False
+
+    class Described(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = spgru.GRU(2, 4, batch_first=True, weight_std=0.2)
+
+        def forward(self, x: Tensor, rows: Tensor) -> Moments:
+            return self.gru(x)[0] * (1 + rows.mean((1, 2)))[:, None, None]
+
+    inputs = torch.randn(8, 9, 2), torch.randn(8, 12, 12)
+    module = Described()
+    assert find_layout(module, module, inputs, None, None).places == (Place(0, 1), Place(0))
+
+
+def test_sorted_lengths_stay_sorted() -> None:
+    """A copy follows its sequence, and packing that asks for an order takes both."""
+    module, lengths = Reader("packed"), torch.arange(12, 0, -1).clamp(3, 9)
+    assert spgru.calibrate(module, (torch.randn(12, 9, 2), lengths), **QUICK).copies
+
+
+def test_an_output_that_is_padded_to_the_longest_is_refused_by_its_reason() -> None:
+    module, x = Reader("padded"), torch.randn(8, 9, 2)
+    for long in (0, 7):
+        lengths = torch.full((8,), 5)
+        lengths[long] = 9
+        with pytest.raises(ValueError, match="total_length"):
+            spgru.calibrate(module, (x, lengths), **QUICK)
+
+
+def test_a_module_that_refuses_copies_is_fitted_without() -> None:
+    module, x = Reader("checked"), -torch.rand(8, 9, 2)
+    x[..., 1] = -x[..., 0]
+    with pytest.warns(UserWarning, match="not changed copies"):
+        report = spgru.calibrate(module, x, **QUICK)
+    assert not report.copies
 
 
 def test_outcomes_have_no_copies() -> None:

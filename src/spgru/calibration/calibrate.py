@@ -35,8 +35,8 @@ def calibrate(
     steps: int = 300,
     rate: float = 0.03,
     held_out: float = 0.25,
-    perturb: float | Sequence[float] = (1.0, 2.0),
-    skip: float | Sequence[float] = (0.1, 0.2, 0.3),
+    perturb: float | Sequence[float] | None = (1.0, 2.0),
+    skip: float | Sequence[float] | None = (0.1, 0.2, 0.3),
     batch_dim: int | None = None,
     time_dim: int | None = None,
     seed: int = 0,
@@ -92,16 +92,17 @@ def calibrate(
         steps: of the fit of gains
         rate: of its optimiser, Adam
         held_out: share of the sequences that the fit does not see
-        perturb: standard deviations of noise, in those of the input. Every sequence has a copy with
-            noise of one of them, within the range of the input, and copies count as much as
-            sequences in the fit and in the choice: so the variance holds beside the familiar
-            inputs, too. What is constant or whole numbers stays as it is, and where nothing is left
-            there are no copies. `()` for none; with `y` there are none
-        skip: shares of the steps. Where the module has recurrent layers, every other copy leaves
-            out such a share of its steps instead of having noise, so that it runs ahead. `()` for
-            none
+        perturb: standard deviations of noise, in those of the input. Every sequence has a changed
+            copy, and copies count as much as sequences in the fit and in the choice: so the
+            variance holds beside the familiar inputs, too. Every other copy has noise of one of
+            these standard deviations, within the range of the input; what is constant or whole
+            numbers stays as it is. `()` for none; with `y` there are no copies
+        skip: shares of the steps. The other copies leave out such a share of the steps that
+            recurrent layers run over, at random places, and so run ahead; padding counts as steps.
+            `()` for none. Where only one of the two changes are possible all copies have that one
         batch_dim: dimension of the inputs that holds sequences; found out by default: the first one
-            along which the module may be called on a part, which may be time where it has no state
+            along which the module may be called on a part, which may be time where it has no state.
+            Inputs may differ in it, as states do from sequences
         time_dim: dimension of the output that holds steps; by default the other one of the first
             two, if the output has three dimensions or more
         seed: the same seed gives the same result

@@ -67,7 +67,7 @@ def _ratio(true: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def score(true: Tensor, var: Tensor, shape: Shape, has_copies: bool = False) -> Tensor:
     """d(t, v) of totals at every step of every sequence, and the log distance of single entries.
 
-    Copies, the last half of the sequences, count as much as the first.
+    Copies, every second one of the sequences, count as much as the others.
 
     Entries count alike down to a tenth of their step's mean, and less below: the variance of one
     that is all but certain (a dark pixel) is known neither from some hundred draws, few of which
@@ -153,7 +153,7 @@ def fit_scale(
     """The scale with which totals over features and sequences agree; None where nothing is random.
 
     Without a power that is s = sum of t / sum of v, which minimises the sum of v d(t, s v). Copies,
-    the last half of the sequences, have a say in the power only: factors are right for sequences.
+    every second one, have a say in the power only: factors are right for sequences.
 
     Args:
         own: variance that the module adds itself for these sequences, and that no factor acts on
@@ -162,7 +162,7 @@ def fit_scale(
     t, v = shape.totals((true - added).clamp(min=0)), shape.totals((var - added).clamp(min=0))
     is_original = torch.ones_like(t, dtype=torch.bool)
     if has_copies:
-        is_original[:, t.shape[1] // 2 :] = False
+        is_original[:, 1::2] = False
     if not per_step:
         t, v, is_original = (part.reshape(1, -1) for part in (t, v, is_original))
     is_random = (t > 0) & (v > 0)

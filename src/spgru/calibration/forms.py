@@ -90,6 +90,7 @@ class Found(NamedTuple):
             mean_shift=float(moved) ** 0.5,
             draws=self.draws,
             sequences=self.sequences,
+            copies=self.has_copies,
         )
 
 
@@ -180,7 +181,7 @@ def _scaled_forms(
         options["scale per step"] = (True, False)
     options["scale by level"] = (steps, True)
     all_true, all_var, all_found = (
-        _joined(first, second, shape, has_copies)
+        torch.cat([first, second], shape.batch)
         for first, second in (true, (base.fitted, base.held), [own.found for own in owns])
     )
     fitted_own = owns[0]
@@ -195,12 +196,6 @@ def _scaled_forms(
                 for own, var in zip(owns, (base.fitted, base.held), strict=True)
             )
             yield Form(full, base.gains, kept, fitted, held, base.mean)
-
-
-def _joined(fitted: Tensor, held: Tensor, shape: Shape, has_copies: bool) -> Tensor:
-    """All sequences, and then all copies."""
-    halves = zip(*(shape.halves(part, has_copies) for part in (fitted, held)), strict=True)
-    return torch.cat([part for both in halves for part in both], shape.batch)
 
 
 def _choose(scores: Mapping[str, float], own: Mapping[str, float], draws: int) -> str:

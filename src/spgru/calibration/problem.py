@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from spgru.calibration.inputs import (
-    as_arguments,
-    check_different,
-    check_inputs,
-    count_sequences,
-    find_shape,
-    join,
-    select,
-    split,
-)
+from spgru.calibration.inputs import as_arguments, check_different, check_inputs, split
+from spgru.calibration.layout import Place, different_lengths, find_layout, in_turn, select
 from spgru.calibration.perturb import Changes, changed_copies
 from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
 from spgru.moments.nested import dims_of, first_moments
+from spgru.nn.contexts import at_mean
 from spgru.nn.output_scale import OutputScale
-from spgru.nn.recurrent_layer import RecurrentLayer
 
 __all__ = ["Problem", "pose"]
 
@@ -38,7 +31,7 @@ class Problem(NamedTuple):
     numbers: tuple[Tensor, Tensor]
     """of the sequences of the fit, and of those held out"""
     parts: list[Any]
-    """inputs of each, changed copies after the sequences themselves"""
+    """inputs of each, a changed copy after every sequence"""
     has_copies: bool
     """as many as sequences, or none"""
     scale: OutputScale | None
@@ -76,24 +69,65 @@ def pose(
     inputs = as_arguments(x)
     check_inputs("x", inputs)
     run = call or getattr(module, "calibration_output", None) or module
-    dim, shape = find_shape(module, run, inputs, batch_dim, time_dim)
+    places, count, shape = find_layout(module, run, inputs, batch_dim, time_dim)
     if not may_be_alike:
-        check_different(inputs, dim)
-    numbers = split(count_sequences(inputs, dim), held_out, seed)
-    parts = [select(inputs, dim, index) for index in numbers]
-    has_copies = False
-    if changes is not None and any(changes):
-        if not any(isinstance(part, RecurrentLayer) for part in module.modules()):
-            changes = changes._replace(skips=())  # without a state there are no steps
-        copies = [
-            changed_copies(part, inputs, dim, changes, seed + k) for k, part in enumerate(parts)
-        ]
-        has_copies = all(changed for _, changed in copies)
-        if has_copies:
-            parts = [join(part, copy, dim) for part, (copy, _) in zip(parts, copies, strict=True)]
+        check_different(inputs, places)
+    numbers = split(count, held_out, seed)
+    parts = [select(inputs, places, index) for index in numbers]
+    _check_lengths(module, run, parts, shape)
+    copies = _copies(module, run, parts, inputs, places, changes, seed)
+    has_copies = copies is not None
+    if copies is not None:
+        parts = copies
     scale = _scale_of_output(run, scales, parts[1])
     dims = dims_of(inputs) if run is module else None
     return Problem(module, run, inputs, shape, numbers, parts, has_copies, scale, dims)
+
+
+@torch.no_grad()
+def _check_lengths(
+    module: nn.Module, run: Callable[..., Any], parts: Sequence[Any], shape: Shape
+) -> None:
+    """That the fit and what is held out of it have the same steps."""
+    if shape.time is None:
+        return
+    with at_mean(module):
+        steps, others = (first_moments(run(*part)).mean.shape[shape.time] for part in parts)
+    if steps != others:
+        raise ValueError(different_lengths(steps, others))
+
+
+@torch.no_grad()
+def _copies(
+    module: nn.Module,
+    run: Callable[..., Any],
+    parts: Sequence[Any],
+    inputs: Any,
+    places: Sequence[Place],
+    changes: Changes | None,
+    seed: int,
+) -> list[Any] | None:
+    """The parts with a changed copy after every sequence; None where there can be none."""
+    if changes is None:
+        return None
+    found = []
+    for k, part in enumerate(parts):
+        copies, changed = changed_copies(part, inputs, places, changes, seed + k)
+        if not changed:
+            return None
+        found.append(in_turn(part, copies, places))
+    try:
+        with at_mean(module):
+            for part in found:
+                run(*part)
+    except (ValueError, RuntimeError, AssertionError, TypeError, LookupError) as error:
+        warnings.warn(
+            f"{type(module).__name__} takes x but not changed copies of it, so the fit goes "
+            f"without; perturb=(), skip=() asks for none. It said: {error}",
+            stacklevel=4,
+        )
+        return None
+    return found
 
 
 def _scale_of_output(

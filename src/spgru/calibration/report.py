@@ -45,6 +45,8 @@ class CalibrationReport:
     draws: int
     sequences: tuple[int, int]
     """in the fit, and held out"""
+    copies: bool
+    """whether changed copies of the sequences took part, in the fit and in the choice"""
 
     @property
     def plain_ratio(self) -> Tensor:
@@ -71,8 +73,10 @@ class CalibrationReport:
 
     def __str__(self) -> str:
         fitted, held = self.sequences
+        copies = " and as many changed copies" * self.copies
         lines = [
-            f"Calibrated to {self.draws} drawn networks on {fitted} sequences: {self.chosen}",
+            f"Calibrated to {self.draws} drawn networks on {fitted} sequences{copies}: "
+            f"{self.chosen}",
             f"(so many know a variance to {100 * self.relative_error:.2g} %, here and in the fit)",
             f"Of {held} sequences held out, closed/true variance:",
             "step        before    after",

@@ -30,8 +30,11 @@ class Shape(NamedTuple):
     batch: int
 
     def halves(self, values: Tensor, has_copies: bool) -> list[Tensor]:
-        """Values of the sequences and those of their copies, or all together."""
-        return list(values.chunk(2, self.batch)) if has_copies else [values]
+        """Values of the sequences and those of their copies, which follow each; or all together."""
+        if not has_copies:
+            return [values]
+        before = (slice(None),) * self.batch
+        return [values[(*before, slice(first, None, 2))] for first in (0, 1)]
 
     def totals(self, values: Tensor) -> Tensor:
         """The mean over features: (T, B), or (1, B) without time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spgru.calibration.inputs import LEAST
+from spgru.calibration.layout import LEAST
 from spgru.runtime.errors import refuse
 
 __all__ = ["SCALES", "Scale"]
