@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo sensor convert forecast alarm covariates training many-series serve test test-gpu check docs pictures wheel types bench accuracy clean
+.PHONY: help demo sensor convert forecast variance alarm covariates training many-series serve test test-gpu check docs pictures wheel types bench accuracy clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,9 @@ convert: $(READY)  ## a trained nn.LSTM made probabilistic, without training it 
 
 forecast: $(READY)  ## forecasts with intervals: a fortnight of hourly demand, from an array
 	$(BIN)/python examples/forecast.py
+
+variance: $(READY)  ## is the variance true? measure it, and put back what the closed form ignores
+	$(BIN)/python examples/variance.py
 
 alarm: $(READY)  ## a sensor stream that raises an alarm, one reading at a time
 	$(BIN)/python examples/alarm.py

@@ -51,6 +51,26 @@ def test_alarm(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(widths["after the silence"]) > 1.5 * float(widths["heard"])
 
 
+def test_variance(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "variance.py"), run_name="__main__")
+    text = capsys.readouterr().out
+    found = {
+        name: ([float(a), float(b), float(c)], int(held))
+        for name, a, b, c, held in re.findall(
+            r"^([a-z ]+?) +variance over truth ([\d.]+), ([\d.]+), ([\d.]+); .* hold (\d+)%",
+            text,
+            flags=re.M,
+        )
+    }
+    assert len(found) == 5
+    ratios, held = found["closed form"]
+    assert ratios[-1] < 0.15
+    assert held < 90
+    for name in ("respond", "calibrate"):
+        assert all(0.65 <= ratio <= 1.6 for ratio in found[name][0]), name
+    assert 85 <= found["with outcomes"][1] <= 95
+
+
 def test_covariates(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pandas")
     runpy.run_path(str(EXAMPLES / "covariates.py"), run_name="__main__")

@@ -26,7 +26,7 @@ def test_there_is_code_to_run() -> None:
     found = {page.name for page in WITH_CODE}
     assert {"README.md", "install.md", "features.md"} <= found
     guides = {page.name for page in (ROOT / "docs" / "guides").glob("*.md")}
-    assert {"convert.md", "forecast.md", "training.md", "alarm.md"} <= guides & found
+    assert {"convert.md", "forecast.md", "training.md", "alarm.md", "variance.md"} <= guides & found
 
 
 @pytest.mark.filterwarnings("ignore")  # of packages that guides use: GluonTS, Lightning, ONNX
