@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RUNS = [
     "activation_error.py", "layer_norm.py", "variance_ratio.py", "respond.py", "tangents.py",
-    "noisy_heads.py", "streaming.py",
+    "noisy_heads.py", "layer_gains.py", "streaming.py",
 ]  # fmt: skip
 
 
