@@ -3,7 +3,7 @@
 A GRU is trained to predict the next value of noisy oscillations, and forecasts twelve by reading
 its own predictions back, where the plain closed form loses most of the variance.
 
-Run:  python examples/variance.py          (about 15 seconds on two cores)
+Run:  python examples/variance.py          (about half a minute on one core)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Copies with noise: what gets it, how much, and what they do to a fit."""
+"""Changed copies: what gets noise and leaves steps out, how much, and what they do to a fit."""
 
 from __future__ import annotations
 
@@ -117,11 +117,39 @@ def test_copies_leave_steps_out(dim: int) -> None:
     assert ((strides > 0) | (found[1:] == steps - 1)).all()
     for first, skipped in ((0, 2), (1, 6)):
         left_out = (strides[:, first::2] == 2).sum(0)
-        # Fewer where some would come after the last step.
+        # Fewer where some would come after the last step, but one in any case.
         assert left_out.max() == skipped
+        assert left_out.min() >= 1
         assert left_out.double().mean() > 0.7 * skipped
     # At different places in different sequences.
     assert len({tuple(column.tolist()) for column in strides[:, 1::2].T}) > 10
+
+
+@pytest.mark.parametrize("steps", [3, 4, 10])
+def test_a_copy_leaves_out_one_step_at_least(steps: int) -> None:
+    x = torch.arange(steps).float()[:, None, None].expand(steps, 400, 1)
+    (ahead,), _ = with_skips((x,), SECOND, (0.01,), 0)
+    assert ((ahead.diff(dim=0) == 2).sum(0) == 1).all()
+
+
+def test_every_level_of_noise_and_every_share_is_met() -> None:
+    """Though every other sequence has the other change."""
+    x = torch.randn(100, 8, 2)
+    (copy,), _ = changed_copies((x,), (x,), SECOND, Changes((0.01, 0.1), (0.1, 0.3)), 0)
+    moved = (copy - x).std((0, 2))
+    assert moved[::4].tolist() == pytest.approx([0.01] * 2, rel=0.3)
+    assert moved[2::4].tolist() == pytest.approx([0.1] * 2, rel=0.3)
+    clock = torch.arange(100).float()[:, None, None].expand(100, 8, 1)
+    (ahead,), _ = changed_copies((clock,), (clock,), SECOND, Changes((), (0.1, 0.3)), 0)
+    by_two = (ahead.diff(dim=0) == 2).sum(0).squeeze(-1)
+    assert (by_two[::2] <= 10).all()
+    assert (by_two[1::2] > 15).all()
+
+
+def test_entries_of_what_has_no_steps_are_features() -> None:
+    x = torch.randn(200, 3, 4) * torch.tensor([1.0, 50.0, 0.1])[:, None]
+    moved = _noise(x, 0.1, place=Place(0)) - x
+    assert torch.allclose(moved.std(0) / x.std(0), torch.full((3, 4), 0.1), rtol=0.3)
 
 
 def test_noise_and_steps_left_out_take_turns() -> None:
@@ -165,6 +193,9 @@ def test_every_sequence_has_a_copy_in_its_own_part() -> None:
         assert torch.equal(first, x[:, numbers])
         assert all(not torch.equal(first[:, k], copies[:, k]) for k in range(len(numbers)))
     assert problem.counts == (6, 2)
+    # Each part has noise of its own.
+    added = [part[0][:, 1] - part[0][:, 0] for part in problem.parts]
+    assert not torch.allclose(*added)
     still = pose(network, x.round(), None, 0.25, None, None, 0, [], Changes((0.5, 1.0)))
     assert not still.has_copies
     assert still.parts[0][0].shape[1] == 6
@@ -263,6 +294,7 @@ class Reader(nn.Module):
         self.cell = spgru.GRUCell(features, 4, weight_std=0.2)
         self.words = spgru.Embedding(20, features, weight_std=0.2)
         self.future = spgru.GRU(1, 4, batch_first=True, weight_std=0.2)
+        self.deep = spgru.GRU(features, 4, 2, batch_first=True, weight_std=0.2)
 
     def forward(self, x: Any, other: Any = None) -> Any:
         if self.how == "channels first":
@@ -275,19 +307,28 @@ class Reader(nn.Module):
             return self.gru(x, other)[0]
         if self.how == "future":
             return self.future(other, self.gru(x)[1])[0]
-        if self.how == "cell":
+        if self.how in ("cell", "ahead"):
             state = None
             for step in x.unbind(1):
                 state = self.cell(step, state)
-            return state
+            for _ in range(3 if self.how == "ahead" else 0):
+                state = self.cell(state[:, :2], state)
+            return state if other is None else state + other.mean(1, keepdim=True)
+        if self.how == "deep":
+            state = None
+            for step in x.unbind(1):
+                output, state = self.deep.step(step, state)
+            return output
         if self.how == "packed":
             packed = pack_padded_sequence(x, other, batch_first=True)
             return self.gru(packed)[1][-1]
         if self.how == "padded":
             packed = pack_padded_sequence(x, other, batch_first=True, enforce_sorted=False)
             return spgru.pad_packed_moments(self.gru(packed)[0], batch_first=True)[0]
-        assert self.how == "checked"
-        assert (x.sum(-1) < 1e-5).all()
+        if self.how == "rates":
+            return self.gru(x / other.diff(dim=1, prepend=other[:, :1] - 1)[..., None])[0]
+        assert self.how == "balanced"
+        assert (x.sum(-1).abs() < 1e-5).all()
         return self.gru(x)[0]
 
 
@@ -300,6 +341,10 @@ class Reader(nn.Module):
         ("state", [torch.randn(8, 9, 2), torch.zeros(1, 8, 4)], [Place(0, 1), Place(1)]),
         ("future", [torch.randn(8, 9, 2), torch.randn(8, 5, 1)], [Place(0, 1)] * 2),
         ("cell", [torch.randn(8, 9, 2)], [Place(0, 1)]),
+        ("ahead", [torch.randn(8, 9, 2)], [Place(0, 1)]),
+        ("ahead", [torch.randn(8, 9, 2), torch.randn(8, 12)], [Place(0, 1), Place(0)]),
+        ("deep", [torch.randn(8, 9, 2)], [Place(0, 1)]),
+        ("packed", [torch.randn(8, 9, 2), torch.arange(9, 1, -1)], [Place(0, 1), Place(0)]),
     ],
 )
 def test_steps_are_what_recurrent_layers_run_over(
@@ -307,7 +352,7 @@ def test_steps_are_what_recurrent_layers_run_over(
 ) -> None:
     module = Reader(how)
     assert list(find_layout(module, module, inputs, None, None).places) == places
-    assert spgru.calibrate(module, tuple(inputs), **QUICK).copies
+    assert spgru.calibrate(module, tuple(inputs), perturb=(), **QUICK).copies
 
 
 def test_what_is_no_sequence_leaves_nothing_out() -> None:
@@ -345,12 +390,48 @@ def test_an_output_that_is_padded_to_the_longest_is_refused_by_its_reason() -> N
             spgru.calibrate(module, (x, lengths), **QUICK)
 
 
-def test_a_module_that_refuses_copies_is_fitted_without() -> None:
-    module, x = Reader("checked"), -torch.rand(8, 9, 2)
+def test_outcomes_of_what_is_padded_to_the_longest_are_no_matter() -> None:
+    """A fit to them calls the module on all sequences at once."""
+    module, x = Reader("padded"), torch.randn(12, 9, 2)
+    lengths = torch.full((12,), 5)
+    lengths[-1] = 9
+    spgru.calibrate(module, (x, lengths), torch.randn(12, 9, 4))
+
+
+def test_a_module_that_refuses_one_change_gets_the_other() -> None:
+    module, x = Reader("balanced"), torch.randn(8, 9, 2)
     x[..., 1] = -x[..., 0]
-    with pytest.warns(UserWarning, match="not changed copies"):
-        report = spgru.calibrate(module, x, **QUICK)
+    problem = pose(module, x, None, 0.25, None, None, 0, [], Changes((0.5,), (0.2,)))
+    assert problem.has_copies
+    assert torch.allclose(problem.parts[0][0].sum(-1), torch.zeros(()), atol=1e-5)
+
+
+def test_a_module_that_refuses_copies_is_fitted_without() -> None:
+    module, x = Reader("balanced"), torch.randn(8, 9, 2)
+    x[..., 1] = -x[..., 0]
+    with pytest.warns(UserWarning, match="not changed copies") as caught:
+        report = spgru.calibrate(module, x, skip=(), **QUICK)
     assert not report.copies
+    assert caught[0].filename == __file__
+
+
+def test_copies_whose_output_is_not_finite_are_left_out() -> None:
+    """A clock that stands still, as at the end of a copy that runs ahead, divides by 0."""
+    module, clock = Reader("rates"), torch.arange(9.0).expand(12, 9).clone()
+    x = torch.randn(12, 9, 2)
+    report = spgru.calibrate(module, (x, clock), **QUICK)
+    assert report.copies  # those with noise
+    assert bool(report.var.isfinite().all())
+    assert bool(module(x, clock).var.isfinite().all())
+    with pytest.warns(UserWarning, match="NaN or infinite"):
+        assert not spgru.calibrate(module, (x, clock), perturb=(), **QUICK).copies
+
+
+def test_a_variance_that_is_not_finite_is_never_the_best() -> None:
+    true, var = torch.rand(3, 4, 5).double(), torch.full((3, 4, 5), torch.nan)
+    assert score(true, var, Shape(0, 1)).item() == math.inf
+    with pytest.raises(ValueError, match="in every form"):
+        _choose({"plain": math.inf, "gains": math.nan}, {"plain": math.inf, "gains": 0.0}, 100)
 
 
 def test_outcomes_have_no_copies() -> None:

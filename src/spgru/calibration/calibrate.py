@@ -97,9 +97,10 @@ def calibrate(
             variance holds beside the familiar inputs, too. Every other copy has noise of one of
             these standard deviations, within the range of the input; what is constant or whole
             numbers stays as it is. `()` for none; with `y` there are no copies
-        skip: shares of the steps. The other copies leave out such a share of the steps that
-            recurrent layers run over, at random places, and so run ahead; padding counts as steps.
-            `()` for none. Where only one of the two changes are possible all copies have that one
+        skip: shares of the steps. The other copies go on by two steps in place of one at such a
+            share of the steps that recurrent layers run over, at random places, and so run ahead;
+            where nothing is left they repeat the last one. Padding counts as steps. `()` for none.
+            Where only one of the two changes is possible all copies have that one
         batch_dim: dimension of the inputs that holds sequences; found out by default: the first one
             along which the module may be called on a part, which may be time where it has no state.
             Inputs may differ in it, as states do from sequences

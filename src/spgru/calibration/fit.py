@@ -79,6 +79,8 @@ def score(true: Tensor, var: Tensor, shape: Shape, has_copies: bool = False) -> 
 
 def _score(true: Tensor, var: Tensor, shape: Shape) -> Tensor:
     totals = shape.totals(true)
+    if not bool(var.isfinite().all()):
+        return true.new_full((), math.inf)
     faint = _FAINT * shape.spread(totals, true)
     weight = true / (true + faint).clamp(min=1e-300)
     return divergence(totals, shape.totals(var)) + log_distance(true, var, weight)
@@ -176,7 +178,8 @@ def fit_scale(
     if powered and power is None:
         return None
     powered_level = (log_level if power is None else log_level * (1 + power)).exp()
-    factor = (t * counts).sum(1) / (powered_level * counts).sum(1)
+    true_sum, level_sum = (torch.where(counts, part, 0.0).sum(1) for part in (t, powered_level))
+    factor = true_sum / level_sum
     time = shape.time if per_step and shape.time is not None else 0
     factor = factor.float().reshape(*[1] * time, -1)
     scale = Scale(factor, own=own.constant, noise=own.constant)

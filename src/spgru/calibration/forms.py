@@ -210,6 +210,11 @@ def _choose(scores: Mapping[str, float], own: Mapping[str, float], draws: int) -
     noise = 1 / draws
     # A fit that went astray has no score.
     known = {name: value for name, value in scores.items() if math.isfinite(value)}
+    if not known:
+        raise ValueError(
+            "the variance is NaN or infinite for some sequences of x in every form; leave those "
+            "sequences out"
+        )
     most = _WORSE * min(own[name] for name in known) + noise
     fair = {name: value for name, value in known.items() if own[name] <= most}
     least = min(fair.values())

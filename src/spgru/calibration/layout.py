@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +18,12 @@ from spgru.nn.contexts import at_mean
 from spgru.nn.recurrent_layer import RecurrentLayer
 
 __all__ = [
-    "LEAST", "Layout", "Place", "both", "different_lengths", "each", "find_layout", "in_turn",
-    "leaves_of", "select",
+    "LEAST", "REFUSALS", "Layout", "Place", "both", "different_lengths", "each", "find_layout",
+    "in_turn", "leaves_of", "select",
 ]  # fmt: skip
+
+REFUSALS = ValueError, RuntimeError, AssertionError, TypeError, LookupError
+"""What a module raises that does not take an input."""
 
 LEAST = 4
 """Sequences without which nothing can be held out of a fit."""
@@ -34,12 +37,11 @@ class Place(NamedTuple):
     steps: int | None = None
     """those that a recurrent layer runs over; None where there are none"""
 
-    def features(self, ndim: int) -> int | None:
-        """The dimension whose entries differ in kind; None where all are alike, as pixels are."""
+    def features(self, ndim: int) -> tuple[int, ...]:
+        """The dimensions whose entries differ in kind; none where all are alike, as pixels are."""
         if self.sequences is None or ndim > 3:
-            return None
-        left = [d for d in range(self.sequences + 1, ndim) if d != self.steps]
-        return left[-1] if left else None
+            return ()
+        return tuple(d for d in range(self.sequences + 1, ndim) if d != self.steps)
 
 
 class Layout(NamedTuple):
@@ -146,7 +148,7 @@ def find_layout(
             last = torch.arange(count // 2, count, device="cpu")
             try:
                 part = first_moments(call(*select(inputs, places, last))).mean
-            except (ValueError, RuntimeError):
+            except REFUSALS:
                 continue  # a module that takes one length only, and this was time
             found = _matching(whole, part, last, dim)
             if found is not None:
@@ -164,7 +166,7 @@ def find_layout(
     if (found > 0 and whole.ndim < 2) or found > 1:
         raise ValueError(f"sequences are dimension {found} of the output; they must be 0 or 1")
     shape = Shape(_time(whole, found, time_dim), found)
-    return Layout(tuple(_with_steps(leaves, places, _lengths(outputs))), count, shape)
+    return Layout(_with_steps(leaves, places, _lengths(outputs)), count, shape)
 
 
 def different_lengths(steps: int, others: int) -> str:
@@ -192,20 +194,31 @@ def _sequences(leaves: Sequence[Any], dim: int) -> list[Place]:
     return found
 
 
-def _lengths(outputs: dict[nn.Module, list[Any]]) -> set[int]:
-    """Numbers of steps over which recurrent layers have run, at once or step by step."""
-    found = set()
+class _Lengths(NamedTuple):
+    """Numbers of steps over which recurrent layers have run."""
+
+    known: set[int]
+    """in one call, or in all of those that are parts of a sequence"""
+    most: int
+    """step by step, its own predictions included, or packed: the input has as many at most"""
+
+
+def _lengths(outputs: dict[nn.Module, list[Any]]) -> _Lengths:
+    known, most = set(), 0
     for layer, values in outputs.items():
-        # (T, B, features) of a call over time, (B, features) of one step.
-        own = [value.shape[0] if value.ndim > 2 else 1 for value in values]
         parts = len(getattr(layer, "_parts", [""]))
-        found |= {*own, sum(own) // parts}
-    return {length for length in found if length > 2}
+        # (T, B, ...) of a call over time; (B, H) of a single step, or all rows of a packed call.
+        own = [value.shape[0] for value in values if value.ndim > 2]
+        flat = [value.shape[0] for value in values if value.ndim == 2]
+        steps = (len(flat) + own.count(1)) // parts
+        known |= {*own, sum(own) // parts, steps}
+        most = max(most, steps, *(flat if steps == 1 else []))
+    return _Lengths({length for length in known if length > 2}, most)
 
 
 def _with_steps(
-    leaves: Sequence[Any], places: Sequence[Place], lengths: set[int]
-) -> Iterator[Place]:
+    leaves: Sequence[Any], places: Sequence[Place], lengths: _Lengths
+) -> tuple[Place, ...]:
     """The places with their steps: beside the sequences, or else in the last dimension."""
 
     def beside(leaf: Any, place: Place) -> int | None:
@@ -214,17 +227,34 @@ def _with_steps(
     def at_the_end(leaf: Any, place: Place) -> int | None:
         return int(leaf.ndim) - 1
 
-    for where in (beside, at_the_end):
-        dims = [where(leaf, place) for leaf, place in zip(leaves, places, strict=True)]
-        has_steps = [
-            dim is not None and dim not in (-1, place.sequences) and dim < leaf.ndim
-            and leaf.shape[dim] in lengths
-            for dim, leaf, place in zip(dims, leaves, places, strict=True)
-        ]  # fmt: skip
-        if any(has_steps):
-            break
-    for dim, place, has in zip(dims, places, has_steps, strict=True):
-        yield place._replace(steps=dim) if has else place
+    def found(
+        where: Callable[[Any, Place], int | None], counts: Callable[[int], bool]
+    ) -> Iterator[int | None]:
+        """The dimension of steps in every leaf, None where there is none."""
+        for leaf, place in zip(leaves, places, strict=True):
+            dim = where(leaf, place)
+            is_one = dim is not None and dim not in (-1, place.sequences) and dim < leaf.ndim
+            yield dim if is_one and counts(leaf.shape[dim]) else None
+
+    def with_steps(dims: Iterable[int | None]) -> tuple[Place, ...]:
+        pairs = zip(places, dims, strict=True)
+        return tuple(place._replace(steps=dim) for place, dim in pairs)
+
+    flat: list[int | None] = []
+    for counts in (lengths.known.__contains__, lambda length: 2 < length <= lengths.most):
+        for where in (beside, at_the_end):
+            dims = list(found(where, counts))
+            # What has features beside steps tells better than a table of as many features.
+            long = {
+                leaf.shape[dim]
+                for leaf, dim in zip(leaves, dims, strict=True)
+                if dim is not None and leaf.ndim > 2
+            }
+            if long:
+                return with_steps(found(where, long.__contains__))
+            if not flat and any(dim is not None for dim in dims):
+                flat = dims
+    return with_steps(flat or [None] * len(leaves))
 
 
 def _time(whole: Tensor, batch: int, time_dim: int | None) -> int | None:

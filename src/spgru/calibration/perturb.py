@@ -8,6 +8,7 @@ network has not been trained.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ class Changes(NamedTuple):
     noise: tuple[float, ...] = ()
     """standard deviations, in those of the input"""
     skips: tuple[float, ...] = ()
-    """shares of the steps that are left out"""
+    """shares of the steps at which a copy goes on by two"""
 
 
 def check_changes(
@@ -84,9 +85,9 @@ def with_skips(
 ) -> tuple[Any, bool]:
     """The sequences with steps left out, and whether that has changed anything.
 
-    Sequence i leaves out `shares[i % len(shares)]` of its steps, at least one, at random places:
-    it runs ahead, and repeats its last step at the end. Inputs with as many steps run ahead
-    together.
+    Sequence i goes on by two steps in place of one at `shares[i % len(shares)]` of its steps, one
+    of them at least, at random places: it runs ahead, and repeats its last step where nothing is
+    left. Inputs with as many steps run ahead together.
     """
     changed = False
 
@@ -112,8 +113,9 @@ def _running_ahead(steps: int, count: int, shares: Sequence[float], seed: int) -
     # On the CPU: the same seed, the same copies on every device.
     generator = torch.Generator("cpu").manual_seed(seed)
     draw = torch.rand(steps - 1, count, generator=generator, device="cpu")
-    is_left_out = draw.argsort(0).argsort(0) < torch.tensor(many, device="cpu")
-    ends = torch.where(is_left_out, 2, 1).cumsum(0)
+    draw[-1] = 1  # the last is taken last: going on by two there leaves nothing out
+    by_two = draw.argsort(0).argsort(0) < torch.tensor(many, device="cpu")
+    ends = torch.where(by_two, 2, 1).cumsum(0)
     return torch.cat([torch.zeros_like(ends[:1]), ends]).clamp(max=steps - 1)
 
 
@@ -124,9 +126,9 @@ def with_noise(
 
     Sequence i gets Gaussian noise of `levels[i % len(levels)]` times the standard deviation of the
     input, and stays within its range: brightness is not negative afterwards. Both are those of each
-    feature, or of all values where there are more than three dimensions (pixels). What is constant,
-    or whole numbers only (counts, masks, one-hot codes), stays as it is; of uncertain inputs the
-    mean gets noise.
+    feature, or of all values where there are more than three dimensions (pixels). Where an input
+    has no steps every entry of a sequence is a feature. What is constant, or whole numbers only
+    (counts, masks, one-hot codes), stays as it is; of uncertain inputs the mean gets noise.
 
     Args:
         like: inputs whose standard deviation and range count
@@ -140,10 +142,10 @@ def with_noise(
         dim = place.sequences
         if dim is None or not levels or not value.is_floating_point() or not value.numel():
             return value
-        feature = place.features(value.ndim)
-        shape = [1] * value.ndim if feature is None else _along(feature, value.ndim)
-        rows = all_values.unsqueeze(-1) if feature is None else all_values.movedim(feature, -1)
-        rows = rows.reshape(-1, rows.shape[-1])
+        features = place.features(value.ndim)
+        shape = [size if d in features else 1 for d, size in enumerate(value.shape)]
+        last = tuple(range(-len(features), 0))
+        rows = all_values.movedim(features, last).reshape(-1, math.prod(shape))
         is_whole = (rows == rows.round()).all(0)
         scale = torch.where(is_whole, 0.0, rows.double().std(0, correction=0)).to(value)
         low, high = rows.amin(0).reshape(shape), rows.amax(0).reshape(shape)

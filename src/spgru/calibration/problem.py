@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from spgru.calibration.inputs import as_arguments, check_different, check_inputs, split
-from spgru.calibration.layout import Place, different_lengths, find_layout, in_turn, select
+from spgru.calibration.layout import (
+    REFUSALS,
+    Place,
+    different_lengths,
+    find_layout,
+    in_turn,
+    select,
+)
 from spgru.calibration.perturb import Changes, changed_copies
 from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
@@ -74,8 +81,10 @@ def pose(
         check_different(inputs, places)
     numbers = split(count, held_out, seed)
     parts = [select(inputs, places, index) for index in numbers]
-    _check_lengths(module, run, parts, shape)
-    copies = _copies(module, run, parts, inputs, places, changes, seed)
+    copies = None
+    if changes is not None:  # a fit to outcomes calls the module on all sequences at once
+        _check_lengths(module, run, parts, shape)
+        copies = _copies(module, run, parts, inputs, places, changes, seed)
     has_copies = copies is not None
     if copies is not None:
         parts = copies
@@ -97,37 +106,56 @@ def _check_lengths(
         raise ValueError(different_lengths(steps, others))
 
 
-@torch.no_grad()
 def _copies(
     module: nn.Module,
     run: Callable[..., Any],
     parts: Sequence[Any],
     inputs: Any,
     places: Sequence[Place],
-    changes: Changes | None,
+    changes: Changes,
     seed: int,
 ) -> list[Any] | None:
-    """The parts with a changed copy after every sequence; None where there can be none."""
-    if changes is None:
-        return None
-    found = []
-    for k, part in enumerate(parts):
-        copies, changed = changed_copies(part, inputs, places, changes, seed + k)
-        if not changed:
-            return None
-        found.append(in_turn(part, copies, places))
-    try:
-        with at_mean(module):
-            for part in found:
-                run(*part)
-    except (ValueError, RuntimeError, AssertionError, TypeError, LookupError) as error:
+    """The parts with a changed copy after every sequence; None where there can be none.
+
+    A module may take one kind of change and not the other.
+    """
+    refusals = []
+    for some in dict.fromkeys((changes, changes._replace(skips=()), changes._replace(noise=()))):
+        found = []
+        for k, part in enumerate(parts):
+            copies, changed = changed_copies(part, inputs, places, some, seed + k)
+            if not changed:
+                break
+            found.append(in_turn(part, copies, places))
+        if len(found) < len(parts):
+            continue
+        refusal = _refusal(module, run, found)
+        if refusal is None:
+            return found
+        refusals.append(refusal)
+    if refusals:
         warnings.warn(
             f"{type(module).__name__} takes x but not changed copies of it, so the fit goes "
-            f"without; perturb=(), skip=() asks for none. It said: {error}",
+            f"without; perturb=(), skip=() asks for none. It said: {refusals[0]}",
             stacklevel=4,
         )
-        return None
-    return found
+    return None
+
+
+@torch.no_grad()
+def _refusal(module: nn.Module, run: Callable[..., Any], parts: Sequence[Any]) -> str | None:
+    """Why copies, beside the sequences that they are of, cannot be used; None where they can."""
+    try:
+        with at_mean(module):
+            for part in parts:
+                run(*part)
+        outputs = [first_moments(run(*part)) for part in parts]
+    except REFUSALS as error:
+        return str(error)
+    for output in outputs:
+        if not all(bool(moment.isfinite().all()) for moment in output):
+            return "the output is NaN or infinite for some"
+    return None
 
 
 def _scale_of_output(
