@@ -278,6 +278,9 @@ def test_changes_that_make_no_sense_are_refused() -> None:
     for perturb in ((0.0,), (-1.0, 1.0), (float("inf"),)):
         with pytest.raises(ValueError, match="perturb"):
             spgru.calibrate(network, x, perturb=perturb, **QUICK)
+    for wrong in ("1.0", True, (1.0, "2")):
+        with pytest.raises(TypeError, match="perturb"):
+            spgru.calibrate(network, x, perturb=wrong, **QUICK)
     for skip in (0.0, (1.0,), (-0.1, 0.1), (float("nan"),)):
         with pytest.raises(ValueError, match="skip"):
             spgru.calibrate(network, x, skip=skip, **QUICK)
@@ -373,6 +376,18 @@ def test_what_is_no_sequence_leaves_nothing_out() -> None:
     inputs = torch.randn(8, 9, 2), torch.randn(8, 12, 12)
     module = Described()
     assert find_layout(module, module, inputs, None, None).places == (Place(0, 1), Place(0))
+
+
+def test_a_number_may_come_first() -> None:
+    class Scaled(Network):
+        def forward(self, scale: Tensor, x: Tensor) -> Moments:
+            return super().forward(scale * x)
+
+    inputs = torch.tensor(2.0), torch.randn(4, 12, 2)
+    module = Scaled()
+    places = find_layout(module, module, inputs, None, None).places
+    assert places == (Place(None), Place(1, 0))
+    assert spgru.calibrate(module, inputs, **QUICK).copies
 
 
 def test_sorted_lengths_stay_sorted() -> None:

@@ -128,7 +128,7 @@ def find_layout(
     """
     leaves = leaves_of(inputs)
     if batch_dim is not None and batch_dim < 0:
-        batch_dim += leaves[0].ndim
+        batch_dim += _first(leaves).ndim
     layers = [layer for layer in module.modules() if isinstance(layer, RecurrentLayer)]
     outputs: dict[nn.Module, list[Any]] = {layer: [] for layer in layers}
     with at_mean(module):
@@ -142,7 +142,7 @@ def find_layout(
         whole, found, shorter = output.mean, None, None
         for dim in (0, 1) if batch_dim is None else (batch_dim,):
             places = _sequences(leaves, dim)
-            count = leaves[0].shape[dim] if places else 0
+            count = _first(leaves).shape[dim] if places else 0
             if not places or count < (LEAST if batch_dim is None else 1):
                 continue
             last = torch.arange(count // 2, count, device="cpu")
@@ -178,14 +178,19 @@ def different_lengths(steps: int, others: int) -> str:
     )
 
 
+def _first(leaves: Sequence[Any]) -> Any:
+    """The first that is not a single number."""
+    return next((leaf for leaf in leaves if leaf.ndim), leaves[0])
+
+
 def _sequences(leaves: Sequence[Any], dim: int) -> list[Place]:
     """Places of as many sequences as the first leaf has in `dim`; empty where there are not.
 
     Others may have them in the other one of the first two dimensions, as states have.
     """
-    if leaves[0].ndim <= dim:
+    if _first(leaves).ndim <= dim:
         return []
-    count, found = leaves[0].shape[dim], []
+    count, found = _first(leaves).shape[dim], []
     for leaf in leaves:
         where = [d for d in (dim, 1 - dim) if 0 <= d < leaf.ndim and leaf.shape[d] == count]
         if leaf.ndim and not where:

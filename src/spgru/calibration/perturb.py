@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -33,12 +34,15 @@ class Changes(NamedTuple):
 def check_changes(
     perturb: float | Sequence[float] | None, skip: float | Sequence[float] | None
 ) -> Changes:
-    def values_of(given: float | Sequence[float] | None) -> tuple[float, ...]:
+    def values_of(name: str, given: float | Sequence[float] | None) -> tuple[float, ...]:
         if given is None:
             return ()
-        return (given,) if isinstance(given, (int, float)) else tuple(given)
+        found = (given,) if isinstance(given, (int, float, Real)) else tuple(given)
+        if not all(isinstance(value, Real) and not isinstance(value, bool) for value in found):
+            raise TypeError(f"{name} must be a number or several, got {given!r}")
+        return tuple(float(value) for value in found)
 
-    noise, skips = values_of(perturb), values_of(skip)
+    noise, skips = values_of("perturb", perturb), values_of("skip", skip)
     if not all(0 < level < float("inf") for level in noise):
         raise ValueError(
             f"perturb holds standard deviations of noise above 0, or nothing, (); got {noise}"

@@ -77,9 +77,9 @@ def pose(
     check_inputs("x", inputs)
     run = call or getattr(module, "calibration_output", None) or module
     places, count, shape = find_layout(module, run, inputs, batch_dim, time_dim)
+    numbers = split(count, held_out, seed)
     if not may_be_alike:
         check_different(inputs, places)
-    numbers = split(count, held_out, seed)
     parts = [select(inputs, places, index) for index in numbers]
     copies = None
     if changes is not None:  # a fit to outcomes calls the module on all sequences at once
