@@ -1,4 +1,5 @@
-"""Gains of rows: W.var + g W^2 in every backend, in a stream, packed, compiled, exported, saved."""
+"""Gains of rows, W.var + g W^2, and coherences of states: in every backend, in a stream, packed,
+compiled, exported, saved."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 import spgru
 from spgru import Moments
 from spgru.functional import Affine
+from spgru.functional.algebra import coherent, lerp
 from spgru.models import ConvGRUCell
 from spgru.modes import enter_gains
 
@@ -30,8 +32,8 @@ LAYERS = {
 
 
 def _random_gains(layer: Any) -> dict[str, Tensor]:
-    shapes = {name: weight.spec.shape for name, weight in layer.weights().items()}
-    return {name: 4 * torch.rand(shape[0]) for name, shape in shapes.items() if len(shape) > 1}
+    found = {key: torch.rand(shape) for key, shape in layer.gain_shapes().items()}
+    return {key: g if key.startswith("coherence") else 4 * g for key, g in found.items()}
 
 
 def _calibrated(kind: str, size: int = 16, **options: Any) -> Any:
@@ -70,6 +72,62 @@ def test_second_moment_with_a_gain_by_definition() -> None:
     assert torch.equal(Affine.of(weight, gain=gain).rows(1, 3)(x).var, found.var[1:3])
 
 
+def test_coherence_by_definition() -> None:
+    """All combinations of a gate, a state and what comes in beside what goes along with the state.
+
+    C = b (H - h) + rest, where Z, H and the rest are independent.
+    """
+    generator = torch.Generator().manual_seed(0)
+    z, h, rest = (torch.rand(n, generator=generator).double() for n in (3, 4, 5))
+    chances = [torch.rand(n, generator=generator).double() for n in (3, 4, 5)]
+    p, q, r = (part / part.sum() for part in chances)
+
+    def moments(values: Tensor, chance: Tensor) -> Moments:
+        mean = (chance * values).sum()
+        return Moments(mean, (chance * (values - mean) ** 2).sum())
+
+    state, gate = moments(h, q), moments(z, p)
+    for b in (0.0, 0.4, 1.0):
+        c = b * (h[:, None] - state.mean) + rest
+        candidate = moments(c, q[:, None] * r)
+        after = (1 - z[:, None, None]) * c + z[:, None, None] * h[:, None]
+        expected = moments(after, p[:, None, None] * q[:, None] * r)
+        coherence = torch.tensor(b).double()
+        found = coherent(lerp(candidate, state, gate), gate, state, coherence)
+        assert torch.allclose(found.mean, expected.mean)
+        assert torch.allclose(found.var, expected.var, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "GRU, reset before", "LSTM"])
+def test_a_coherence_of_one_passes_on_no_more_than_there_is(kind: str) -> None:
+    """However many steps: alone, a state's variance never grows."""
+    cls, own = LAYERS[kind]
+    layer = cls(3, 16, weight_std=0.0, **own)
+    size = (1, 2, 16)
+    hx = Moments(torch.zeros(size), torch.rand(size))
+    state = hx if cls is spgru.GRU else (spgru.certain(torch.zeros(size)), hx)
+    layer.set_gains_({"weight_hh_l0": torch.zeros(layer.weight_hh_l0.shape[0])})
+    x = torch.zeros(1, 2, 3)
+    plain = layer(x, state)[1]
+    layer.set_gains_({**layer.gains(), "coherence_l0": torch.ones(16)})
+    after = layer(x, state)[1]
+    plain, after = (found if cls is spgru.GRU else found[1] for found in (plain, after))
+    assert (after.var > plain.var).all()
+    assert (after.var < hx.var).all()
+
+
+def test_what_has_another_update_has_no_coherence() -> None:
+    for layer in (
+        spgru.RNN(3, 4), spgru.RNNCell(3, 4), spgru.Linear(3, 4), spgru.GRU(3, 4, rule="paper"),
+        spgru.GRU(3, 4, family="gamma"),
+    ):  # fmt: skip
+        assert not any(key.startswith("coherence") for key in layer.gain_shapes())
+    both_ways = spgru.LSTM(3, 4, 2, bidirectional=True, proj_size=2).gain_shapes()
+    assert both_ways["coherence_l1_reverse"] == (4,)
+    assert spgru.GRUCell(3, 4).gain_shapes()["coherence"] == (4,)
+    assert ConvGRUCell(0, 4, 3).gain_shapes()["coherence"] == (4,)
+
+
 @pytest.mark.parametrize("backend", KERNELS)
 @pytest.mark.parametrize("kind", ["GRU", "GRU, reset before", "LSTM", "RNN"])
 def test_kernels_have_gains(kind: str, backend: Any) -> None:
@@ -78,8 +136,9 @@ def test_kernels_have_gains(kind: str, backend: Any) -> None:
     layer = _calibrated(kind, backend=backend, device=DEVICE)
     truth = _reference(kind, layer)
     x = _uncertain(4, 3, 3)
-    gains = [name for name in layer.state_dict() if name.startswith("gain")]
-    assert gains == ["gain_w_ih_l0", "gain_w_hh_l0"]
+    gains = [name for name in layer.state_dict() if name.startswith(("gain", "coherence"))]
+    states = [] if kind == "RNN" else ["coherence_l0"]
+    assert gains == ["gain_w_ih_l0", "gain_w_hh_l0", *states]
     plain = spgru.Moments(*(part.double() for part in x))
     with enter_gains({truth: {}}):
         without = truth(plain)[0].var
@@ -119,6 +178,27 @@ def test_streams_and_packed_sequences(kind: str) -> None:
         packed, _ = layer(pack_sequence(lengths))
         expected, _ = truth(pack_sequence([part.double() for part in lengths]))
         assert torch.allclose(packed.var.data.double(), expected.var.data, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", KERNELS)
+@pytest.mark.parametrize("kind", ["GRU", "GRU, reset before", "LSTM"])
+def test_gradients_of_packed_sequences_by_gains(kind: str, backend: Any) -> None:
+    """Where every step is a kernel of its own, of as many rows as are still there."""
+    if backend == "triton" and kind == "GRU, reset before":
+        pytest.skip("there is no such kernel")
+    layer = _calibrated(kind, backend=backend, device=DEVICE)
+    truth = _reference(kind, layer)
+    lengths = [torch.randn(length, 3, device=DEVICE) for length in (5, 3, 3, 1)]
+    found = []
+    for module in (layer, truth):
+        given = {key: gain.clone().requires_grad_() for key, gain in module.gains().items()}
+        own = [part.to(next(module.parameters()).dtype) for part in lengths]
+        with enter_gains({module: given}):
+            out = module(pack_sequence(own))[0]
+        (out.mean.data.sum() + 3 * out.var.data.sum()).backward()
+        found.append([out.var.data, given["weight_hh_l0"].grad, given["coherence_l0"].grad])
+    for part, expected in zip(*found, strict=True):
+        assert (part.double() - expected).norm() < 2e-5 * expected.norm()
 
 
 def test_convolutions_have_gains() -> None:
@@ -177,7 +257,8 @@ def test_gains_of_one_change_nothing() -> None:
     layer, x = _calibrated("GRU"), _uncertain(4, 2, 3, device="cpu")
     layer.set_gains_({})
     plain = [part.clone() for part in tree_leaves(layer(x))]
-    layer.set_gains_({name: torch.ones_like(gain) for name, gain in _random_gains(layer).items()})
+    gains = {name: torch.ones_like(gain) for name, gain in _random_gains(layer).items()}
+    layer.set_gains_({**gains, "coherence_l0": torch.zeros(16)})
     for part, expected in zip(tree_leaves(layer(x)), plain, strict=True):
         assert torch.equal(part, expected)
 

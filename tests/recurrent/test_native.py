@@ -249,13 +249,13 @@ int main(void) {{
             if (isnan(mean[0]) && !isnan(a[0])) return 1;
         }}
     float x[2 * 12] = {{0}}, h[2 * 3] = {{0}}, w[12 * 3] = {{0}}, new[4][2 * 3], scratch[400];
-    gru_steps(x, x, w, w, 0, w, w, w, w, 0, w, w, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
+    gru_steps(x, x, w, w, 0, w, w, w, w, 0, w, w, w, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
               1, 3, 3, 2, 0);
-    lstm_steps(x, 0, w, w, w, 0, 0, w, w, w, w, w, h, h, h, h, new[0], new[1], new[2], new[3],
+    lstm_steps(x, 0, w, w, w, 0, 0, w, w, w, w, w, w, h, h, h, h, new[0], new[1], new[2], new[3],
               scratch, 1, 3, 3, 2, 1);
-    rnn_steps(x, x, w, w, w, w, w, w, w, w, 0, 0, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
+    rnn_steps(x, x, w, w, w, w, w, w, w, w, 0, 0, 0, h, h, 0, 0, new[0], new[1], 0, 0, scratch,
               1, 3, 3, 2, 0);
-    gru_reset_before_steps(x, x, w, w, w, w, w, w, w, w, w, w, h, h, 0, 0, new[0], new[1], 0, 0,
+    gru_reset_before_steps(x, x, w, w, w, w, w, w, w, w, w, w, 0, h, h, 0, 0, new[0], new[1], 0, 0,
                           scratch, 1, 3, 3, 2, 1);
     puts("clean");
     return 0;

@@ -255,10 +255,10 @@ def test_the_operators_obey_the_rules_of_torch() -> None:
     call = Description("lstm", "tanh", "gaussian", 0.0, 0.0, "exact", "matrix", "auto", True, None)
     shapes = ((6, 4, 20), (4, 5), (4, 5), (20, 5), (20,))
     tensors = [part for shape in shapes for part in (torch.randn(shape), torch.rand(shape))]
-    tensors.append(torch.rand(20))  # a gain
+    tensors += [torch.rand(20), torch.rand(5)]  # a gain, a coherence
     torch.library.opcheck(
         torch.ops.spgru.scan,
-        ([tensor.requires_grad_() for tensor in tensors], "MMMMM----T--", *call),
+        ([tensor.requires_grad_() for tensor in tensors], "MMMMM----T--T", *call),
         test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"),
     )
 

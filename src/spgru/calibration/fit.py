@@ -26,8 +26,8 @@ from spgru.nn.scale import Scale
 __all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "log_distance", "score"]
 
 _STIFFNESS = 0.05
-"""Price of rows whose log gains differ from the mean of their matrix: of rows that hardly matter to
-the sequences of the fit, and do to others."""
+"""Price of rows whose log gains differ from the mean of their matrix, and of units whose logits do:
+of rows that hardly matter to the sequences of the fit, and do to others."""
 
 _MOST = 1e4
 """Ratio of true to closed variance beyond which a total counts no more, and its square for an
@@ -37,7 +37,7 @@ _FAINT = 0.1
 """Part of the mean over a step's entries at which an entry counts half."""
 
 Gains = dict[Any, dict[str, Tensor]]
-"""By layer and name of the matrix, (rows,)."""
+"""By layer and key, see `Layer.gains`: (rows,) of a matrix, (H,) of a state."""
 
 
 def divergence(true: Tensor, var: Tensor) -> Tensor:
@@ -97,17 +97,16 @@ def fit_gains(
     rate: float,
     advance: Callable[[], None],
 ) -> Gains:
-    """Gains of every matrix by Adam, starting from 1."""
+    """Gains of every matrix by Adam, starting from 1, and coherences of the states."""
     layers = [layer for _, layer in layers_of(module)]
-    logs = {
+    raw = {
         layer: {
-            name: torch.zeros(weight.spec.shape[0], device=layer._like.device, requires_grad=True)
-            for name, weight in layer.weights().items()
-            if weight.spec.gain is not None
+            key: torch.full(shape, _start(key), device=layer._like.device, requires_grad=True)
+            for key, shape in layer.gain_shapes().items()
         }
         for layer in layers
     }
-    leaves = [leaf for own in logs.values() for leaf in own.values()]
+    leaves = [leaf for own in raw.values() for leaf in own.values()]
     optimizer = torch.optim.Adam(leaves, lr=rate)
     # Down to a tenth: what the last steps leave is not the noise of a large step.
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -115,7 +114,8 @@ def fit_gains(
     )
     for _ in range(steps):
         gains: Gains = {
-            layer: {name: leaf.exp() for name, leaf in own.items()} for layer, own in logs.items()
+            layer: {key: _gain(key, leaf) for key, leaf in own.items()}
+            for layer, own in raw.items()
         }
         # The backward pass too: what is checkpointed runs again in it.
         with enter_gains(gains):
@@ -138,9 +138,27 @@ def fit_gains(
         advance()
     return {
         # A matrix whose inputs are certain has no use for gains, and keeps none.
-        layer: {name: leaf.detach().exp() for name, leaf in own.items() if bool((leaf != 0).any())}
-        for layer, own in logs.items()
+        layer: {
+            key: _gain(key, leaf).detach()
+            for key, leaf in own.items()
+            if bool((leaf != _start(key)).any())
+        }
+        for layer, own in raw.items()
     }
+
+
+def _is_coherence(key: str) -> bool:
+    return key.startswith("coherence")
+
+
+def _start(key: str) -> float:
+    """Of what Adam moves: the log of a gain, the logit of a coherence, 0.12."""
+    return -2.0 if _is_coherence(key) else 0.0
+
+
+def _gain(key: str, raw: Tensor) -> Tensor:
+    """Gains are positive; coherences lie between 0 and 1, so that no state grows without end."""
+    return raw.sigmoid() if _is_coherence(key) else raw.exp()
 
 
 def fit_scale(

@@ -13,7 +13,7 @@ from spgru.functional.activation import Rule
 from spgru.functional.remainder import leaves_remainder, note_remainder
 from spgru.moments import Moments, Value, promote
 
-__all__ = ["add", "dropout", "lerp", "matmul", "mean", "product", "square", "sum"]
+__all__ = ["add", "coherent", "dropout", "lerp", "matmul", "mean", "product", "square", "sum"]
 
 Dim = int | tuple[int, ...] | None
 
@@ -101,6 +101,26 @@ def lerp(start: Value, end: Value, weight: Value, rule: Rule = "exact") -> Value
         + weight.var * (start.var + end.var + difference**2)
     )
     return Moments(mean, var)
+
+
+def coherent(updated: Value, gate: Value, state: Value, coherence: Tensor | None) -> Value:
+    """Moments of Z H + N, given those for independent Z, H and N, where N goes along with H.
+
+    `updated` is Z H + N, `gate` Z, `state` H; what comes in, N, regressed on H has the slope
+    b (1 - Z), b the `coherence`:
+
+        var += 2 b E[Z (1 - Z)] h.var
+
+    Exact for a slope that is this one. With b between 0 and 1 no more than the whole of h.var is
+    passed on, however often: E[Z^2] + 2 b E[Z (1 - Z)] <= 1.
+    """
+    if coherence is None or isinstance(updated, Tensor):
+        return updated
+    gate, state = promote(gate, state)
+    if isinstance(gate, Tensor):
+        return updated
+    both = gate.mean * (1 - gate.mean) - gate.var
+    return Moments(updated.mean, updated.var + 2 * coherence.to(both) * both * state.var)
 
 
 def dropout(x: Value, p: float = 0.5, training: bool = True) -> Value:

@@ -71,6 +71,9 @@ class Affine:
     """what W x means"""
     gain: Tensor | None = None
     """(O,), or None for 1"""
+    coherence: Tensor | None = None
+    """(I,), of the map of a recurrent state: how far what comes in goes along with that state, see
+    `spgru.functional.algebra.coherent`; None for 0"""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """what follows from the weights, by any key; see `keep`"""
     tap: Tap | None = None
@@ -81,19 +84,20 @@ class Affine:
         bias: Tensor | Moments | None = None,
         product: Product | None = None,
         gain: Tensor | None = None,
+        coherence: Tensor | None = None,
     ) -> Affine:
         """From a weight and a bias, certain or random; what `gain` multiplies is W.mean^2."""
         # Not as a default value, where torch.compile of torch 2.11 does not know an object.
         product = MATRIX if product is None else product
         weight, bias = promote(weight, bias)
         if isinstance(weight, Tensor):
-            return Affine(weight, None, bias, None, product, gain)  # type: ignore[arg-type]
+            return Affine(weight, None, bias, None, product, gain, coherence)  # type: ignore[arg-type]
         bias_mean, bias_var = (None, None) if bias is None else bias
-        return Affine(weight.mean, weight.var, bias_mean, bias_var, product, gain)
+        return Affine(weight.mean, weight.var, bias_mean, bias_var, product, gain, coherence)
 
     def frozen(self) -> Affine:
         """The same map with copies of the weights, which do not learn."""
-        names = "weight", "weight_var", "bias", "bias_var", "gain"
+        names = "weight", "weight_var", "bias", "bias_var", "gain", "coherence"
         parts: Any = {name: getattr(self, name) for name in names}
         parts = {
             name: part if part is None else part.detach().clone() for name, part in parts.items()
@@ -152,6 +156,7 @@ class Affine:
             changed(self.bias_var),
             self.product,
             changed(self.gain),
+            self.coherence,
             tap=self.tap,
         )
 

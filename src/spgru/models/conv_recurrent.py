@@ -78,7 +78,13 @@ class ConvCell(RecurrentLayer):
         bound_ih, bound_hh = 1 / math.sqrt(fan_ih), 1 / math.sqrt(fan_hh)
         specs = [
             WeightShape("weight_ih", (rows, in_channels, *window), fan_ih, bound_ih),
-            WeightShape("weight_hh", (rows, hidden_channels, *window), fan_hh, bound_hh),
+            WeightShape(
+                "weight_hh",
+                (rows, hidden_channels, *window),
+                fan_hh,
+                bound_hh,
+                passed_on=hidden_channels,
+            ),
             WeightShape("bias_ih", (rows,), fan_ih, bound_ih),
             WeightShape("bias_hh", (rows,), fan_hh, bound_hh),
         ]
@@ -146,13 +152,15 @@ class ConvCell(RecurrentLayer):
         return found
 
     def _filters(self, part: str) -> Affine:
+        name, bias = f"weight_{part}", f"bias_{part}"
+
         def make() -> Affine:
             # In the memory format of the images once, and not again at every step.
-            weight = self._value(f"weight_{part}").to(memory_format=torch.channels_last)
-            gain = self._gain(f"weight_{part}")
-            return Affine.of(weight, self._value(f"bias_{part}"), SAME_CONVOLUTION, gain)
+            weight = self._value(name).to(memory_format=torch.channels_last)
+            gains = self._gain(name), self._coherence(name)
+            return Affine.of(weight, self._value(bias), SAME_CONVOLUTION, *gains)
 
-        return self._once((f"weight_{part}", f"bias_{part}"), make)
+        return self._once((name, bias), make)
 
     def _without_input(self, places: torch.Size) -> Any:
         """What a cell that runs on its state alone has for the products with x: their bias."""

@@ -42,7 +42,9 @@ class RecurrentCell(RecurrentLayer):
         bound, rows = 1 / math.sqrt(hidden_size), self.gates * hidden_size
         specs = [
             WeightShape("weight_ih", (rows, input_size), input_size, bound),
-            WeightShape("weight_hh", (rows, hidden_size), hidden_size, bound),
+            WeightShape(
+                "weight_hh", (rows, hidden_size), hidden_size, bound, passed_on=self._passed_on
+            ),
         ]
         if bias:
             specs.append(WeightShape("bias_ih", (rows,), input_size, bound))

@@ -81,17 +81,25 @@ class Layer(RandomWeights):
         """x -> W x + b with these weights; within `spgru.frozen` it is cached."""
 
         def make() -> Affine:
-            return Affine.of(self._value(weight), self._value(bias), product, self._gain(weight))
+            values = self._value(weight), self._value(bias)
+            return Affine.of(*values, product, self._gain(weight), self._coherence(weight))
 
         return self._once((weight, bias), make)
 
     def _gain(self, name: str) -> Tensor | None:
         """Of the matrix of that name, None for 1."""
+        return self._gain_of(name, self._specs[name].gain)
+
+    def _coherence(self, name: str) -> Tensor | None:
+        """Of the state that the matrix of that name reads, None for 0."""
+        buffer = self._specs[name].coherence
+        return None if buffer is None else self._gain_of(buffer, buffer)
+
+    def _gain_of(self, key: str, buffer: str | None) -> Tensor | None:
         given = gains_of(self)
         if given is not None:
-            return given.get(name)
-        gain = self._specs[name].gain
-        return None if gain is None else self._buffers.get(gain)
+            return given.get(key)
+        return None if buffer is None else self._buffers.get(buffer)
 
     def _once(self, names: tuple[str, ...], make: Callable[[], Affine]) -> Affine:
         """What `make` gives; within a block of `spgru.frozen` that of the first call.
@@ -108,13 +116,14 @@ class Layer(RandomWeights):
         if isinstance(mode, Drawn) and (mode.draws is None or not frozen.learns):
             return make()  # every block of drawn weights has its own, which must not pile up
         sources = [s for name in names if name in self._specs for s in self._sources(name)]
-        gain = self._gain(names[0])
-        if gain is not None:
-            if gain.requires_grad and not frozen.learns:
-                return make()
-            sources.append(gain)
-        # The plain form and the calibrated one may take turns.
-        key = names, mode, is_autocast(sources[0]), gain is None
+        gains = self._gain(names[0]), self._coherence(names[0])
+        for gain in gains:
+            if gain is not None:
+                if gain.requires_grad and not frozen.learns:
+                    return make()
+                sources.append(gain)
+        # The plain form and calibrated ones may take turns.
+        key = names, mode, is_autocast(sources[0]), *(gain is None for gain in gains)
         return look_up(frozen, key, sources, make, self._captured)
 
     def weight_sources(self) -> list[Tensor]:

@@ -91,9 +91,8 @@ class RandomWeights(nn.Module):
             spread = torch.zeros_like(initial[name].mean)
             self.register_parameter(spec.spread, nn.Parameter(spread))
             self.register_buffer(spec.start, self._start(spec, like))
-        for spec in self._specs.values():
-            if spec.gain is not None:
-                self.register_buffer(spec.gain, None)
+        for buffer, _ in self._gains().values():
+            self.register_buffer(buffer, None)
 
     def _initial(self, spec: WeightShape, like: Tensor) -> Moments:
         mean = self._initial_mean(spec, like)
@@ -189,25 +188,37 @@ class RandomWeights(nn.Module):
             original = self._parameters.get(f"{name}_orig")
             (getattr(self, name) if original is None else original).copy_(mean)
 
+    def _gains(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Buffer and shape of all gains that there may be, by their keys in `gains`."""
+        return {
+            key: value
+            for spec in self._specs.values()
+            for key, value in spec.gains.items()
+            # Other families and the printed formulas pass a state on in another way.
+            if key != spec.coherence or (self.family.name == "gaussian" and self.rule == "exact")
+        }
+
+    def gain_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all gains that there may be: of matrices by their names, and of states."""
+        return {key: shape for key, (_, shape) in self._gains().items()}
+
     def gains(self) -> dict[str, Tensor]:
-        """What `spgru.calibrate` has found, (rows,) by the name of the matrix; empty before."""
-        names = {spec.name: spec.gain for spec in self._specs.values() if spec.gain is not None}
-        found = {name: self._buffers.get(gain) for name, gain in names.items()}
-        return {name: gain for name, gain in found.items() if gain is not None}
+        """What `spgru.calibrate` has found: (rows,) by the name of the matrix, (H,) by that of the
+        coherence of a state, `coherence_l0`; empty before."""
+        found = {key: self._buffers.get(buffer) for key, (buffer, _) in self._gains().items()}
+        return {key: gain for key, gain in found.items() if gain is not None}
 
     def set_gains_(self, gains: Mapping[str, Tensor]) -> None:
-        """Give the matrices of these names these gains (rows,), and all others none."""
+        """Set these gains, by the keys that `gains` has for them, and take all others out."""
         like = self._like
-        for spec in self._specs.values():
-            if spec.gain is None:
-                continue
-            gain = gains.get(spec.name)
-            if gain is not None and tuple(gain.shape) != spec.shape[:1]:
+        for key, (buffer, shape) in self._gains().items():
+            gain = gains.get(key)
+            if gain is not None and tuple(gain.shape) != shape:
                 raise ValueError(
-                    f"the gain of {spec.name} has shape {tuple(gain.shape)} but must have "
-                    f"{spec.shape[:1]}, one for every row"
+                    f"the gain of {key} has shape {tuple(gain.shape)} but must have {shape}, one "
+                    "for every row or unit"
                 )
-            self._buffers[spec.gain] = None if gain is None else gain.detach().to(like, copy=True)
+            self._buffers[buffer] = None if gain is None else gain.detach().to(like, copy=True)
 
     def spread_parameters(self) -> list[nn.Parameter]:
         """The parameters that set variances and not means."""
@@ -239,10 +250,9 @@ class RandomWeights(nn.Module):
         if not any(key.startswith(prefix) for key in state_dict):
             return
         like = self._like.detach()
-        for spec in self._specs.values():
-            if spec.gain is not None:
-                is_there = prefix + spec.gain in state_dict
-                self._buffers[spec.gain] = like.new_ones(spec.shape[:1]) if is_there else None
+        for buffer, shape in self._gains().values():
+            is_there = prefix + buffer in state_dict
+            self._buffers[buffer] = like.new_ones(shape) if is_there else None
 
     @property
     def _like(self) -> Tensor:

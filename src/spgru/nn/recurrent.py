@@ -115,7 +115,9 @@ class Recurrent(RecurrentLayer):
             for reverse in (False, True)[: self._directions]:
                 part = self._part(layer, reverse)
                 yield WeightShape(f"weight_ih_{part}", (rows, inputs), inputs, bound)
-                yield WeightShape(f"weight_hh_{part}", (rows, size), size, bound)
+                yield WeightShape(
+                    f"weight_hh_{part}", (rows, size), size, bound, passed_on=self._passed_on
+                )
                 if self.bias:
                     yield WeightShape(f"bias_ih_{part}", (rows,), inputs, bound)
                     yield WeightShape(f"bias_hh_{part}", (rows,), size, bound)

@@ -41,6 +41,7 @@ class RecurrentLayer(Layer):
     gates: int
     """Rows of weight_ih in units of the hidden size."""
     state_names: tuple[str, ...] = ("h",)
+    hidden_size: int
 
     def __init__(
         self,
@@ -56,6 +57,11 @@ class RecurrentLayer(Layer):
     @abstractmethod
     def _cell(self, part: str) -> Cell:
         """The equations with the weights of one part."""
+
+    @property
+    def _passed_on(self) -> int:
+        """Units that a step passes on by a gate: all of a GRU or LSTM, none of a plain network."""
+        return self.hidden_size if self.gates > 1 else 0
 
     def _hidden_map(self, part: str) -> Affine:
         """The map of the state, H -> gates H."""

@@ -6,6 +6,7 @@ A Gaussian weight stored by moments (the default) is two parameters and a buffer
     spread_w_ih_l0    (rows, inputs)  log(var / starting var): 0 is "as at the start"
     start_w_ih_l0     ()              log of the starting variance, or one for every weight
     gain_w_ih_l0      (rows,)         what `spgru.calibrate` found; there is none before
+  coherence_l0      (H,)            likewise, of the state of a GRU or LSTM
 
 `bias_hh_l0` has `spread_b_hh_l0` and `start_b_hh_l0` likewise. Everything written for a layer of
 `torch.nn` finds the means where it expects them, and whatever treats all parameters alike (weight
@@ -64,7 +65,9 @@ def start_name(name: str) -> str:
 
 
 def gain_name(name: str) -> str:
-    """`weight_ih_l0` -> `gain_w_ih_l0`"""
+    """`weight_ih_l0` -> `gain_w_ih_l0`; that of a state has its name already, `coherence_l0`"""
+    if name.startswith("coherence"):
+        return name
     return spread_name(name).replace("spread", "gain", 1)
 
 
@@ -86,6 +89,8 @@ class WeightShape:
     """`torch.nn` would initialise this weight uniformly within plus or minus this"""
     is_summed: bool = True
     """whether an output is a sum over several inputs, which a gain makes up for being correlated"""
+    passed_on: int = 0
+    """of a matrix that reads a state: units that are passed on from step to step beside it"""
 
     @cached_property
     def spread(self) -> str:
@@ -101,6 +106,23 @@ class WeightShape:
     def gain(self) -> str | None:
         """Name of the buffer with the gains of a matrix; None for a bias, which has none."""
         return gain_name(self.name) if len(self.shape) > 1 and self.is_summed else None
+
+    @cached_property
+    def coherence(self) -> str | None:
+        """`weight_hh_l0` -> `coherence_l0`, the buffer of the state that is passed on; see
+        `spgru.functional.algebra.coherent`. None where there is none."""
+        if not self.passed_on:
+            return None
+        return "_".join(["coherence", *self.name.split("_")[2:]])
+
+    @property
+    def gains(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Buffer and shape of everything that `spgru.calibrate` may find for this weight, by the
+        key that it has in `Layer.gains`."""
+        found = {} if self.gain is None else {self.name: (self.gain, self.shape[:1])}
+        if self.coherence is not None:
+            found[self.coherence] = self.coherence, (self.passed_on,)
+        return found
 
 
 class Weight(NamedTuple):

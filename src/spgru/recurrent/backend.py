@@ -83,6 +83,8 @@ def _tap_obstacle(cell: Cell) -> str | None:
         return "kernels give the response of matrix products with the state only"
     if cell.hidden.weight.dtype != torch.float32:
         return "kernels give the response in float32 only"
+    if cell.hidden.coherence is not None:
+        return "kernels give the response without gains of the state only"
     return None
 
 

@@ -40,7 +40,7 @@ def run_exportable(
     def body(*tensors: Tensor) -> list[Tensor]:
         carry, x = tensors[: len(first)], tensors[len(first) : len(first) + len(xs)]
         parts = unflatten(tensors[len(first) + len(xs) :], kinds)
-        inner = [_restored(affine, *parts[3 * k : 3 * k + 3]) for k, affine in enumerate(maps)]
+        inner = [_restored(affine, *parts[4 * k : 4 * k + 4]) for k, affine in enumerate(maps)]
         now = make_cell(
             cell.name, cell.nonlinearity, cell.family, cell.rule, inner[0], (*inner, None)[1], size
         ).step
@@ -68,11 +68,13 @@ def run_exportable(
 def _prepared(affine: Affine) -> list[Any]:
     """Its weights, and what they imply: worked out before the loop, and not at every step."""
     second = None if affine.weight_var is None else affine.second_moment()
-    return [*weights_of(affine), second]
+    return [*weights_of(affine), second, affine.coherence]
 
 
-def _restored(like: Affine, weight: Any, bias: Any, second: Tensor | None) -> Affine:
-    affine = Affine.of(weight, bias, like.product)
+def _restored(
+    like: Affine, weight: Any, bias: Any, second: Tensor | None, coherence: Tensor | None
+) -> Affine:
+    affine = Affine.of(weight, bias, like.product, coherence=coherence)
     if second is not None:
         affine.keep("second moment", lambda: second)
     return affine

@@ -7,7 +7,7 @@ from typing import Any
 
 from spgru.families import Family
 from spgru.functional import Affine, Rule
-from spgru.functional.algebra import add, lerp, product
+from spgru.functional.algebra import add, coherent, lerp, product
 from spgru.moments import Value
 from spgru.recurrent.scan import Neurons, Step, split_last
 
@@ -23,7 +23,8 @@ def gru_step(
         c    = tanh(inputs_c + r * (W_c h + b_c))
         h'   = (1 - z) * c + z * h
 
-    Moments are exact but for the independence of r, z, c and h among each other and of the units.
+    Moments are exact but for the independence of r, z, c and h among each other and of the units;
+    `hidden.coherence` says how far c goes along with h.
 
     Args:
         inputs: (*batch, 3 H), the products with x for r, z and c, bias included
@@ -36,7 +37,8 @@ def gru_step(
     hidden_rz, hidden_c = split_last(hidden(h), [2 * size, size])
     r, z = split_last(family.gate(add(inputs_rz, hidden_rz), rule), [size, size])
     c = family.candidate(add(inputs_c, product(r, hidden_c)), rule)
-    return {"r": r, "z": z, "candidate": c, "state": lerp(c, h, z, rule)}
+    state_after = coherent(lerp(c, h, z, rule), z, h, hidden.coherence)
+    return {"r": r, "z": z, "candidate": c, "state": state_after}
 
 
 def gru_step_reset_before(
@@ -64,7 +66,8 @@ def gru_step_reset_before(
     inputs_rz, inputs_c = split_last(inputs, [2 * size, size])
     r, z = split_last(family.gate(add(inputs_rz, hidden_rz(h)), rule), [size, size])
     c = family.candidate(add(inputs_c, hidden_c(product(r, h))), rule)
-    return {"r": r, "z": z, "candidate": c, "state": lerp(c, h, z, rule)}
+    state_after = coherent(lerp(c, h, z, rule), z, h, hidden_rz.coherence)
+    return {"r": r, "z": z, "candidate": c, "state": state_after}
 
 
 def make_gru_step(

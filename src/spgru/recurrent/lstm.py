@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spgru.families import Family
 from spgru.functional import Affine, Rule
-from spgru.functional.algebra import add, product
+from spgru.functional.algebra import add, coherent, product
 from spgru.moments import Value, cat
 from spgru.recurrent.scan import Neurons, split_last
 
@@ -26,7 +26,8 @@ def lstm_step(
         cell'   = f * cell + i * g
         h'      = o * tanh(cell')          times W_hr where there is a projection
 
-    Moments are exact but for the independence of gates and states among each other and of units.
+    Moments are exact but for the independence of gates and states among each other and of units;
+    `hidden.coherence` says how far i * g goes along with the cell.
 
     Args:
         inputs: (*batch, 4 H), the products with x in the order i, f, g, o, bias included
@@ -41,7 +42,7 @@ def lstm_step(
     gates = family.gate(cat([summed_if, summed_o], -1), rule)
     i, f, o = split_last(gates, [size, size, size])
     g = family.candidate(summed_g, rule)
-    new_cell = add(product(f, cell), product(i, g))
+    new_cell = coherent(add(product(f, cell), product(i, g)), f, cell, hidden.coherence)
     new_h = product(o, family.candidate(new_cell, rule))
     if projection is not None:
         new_h = projection(new_h)

@@ -160,6 +160,7 @@ def run_as_operator(
     maps = cell.hidden, input_map, cell.projection
     values = [x, *state, *(part for affine in maps for part in weights_of(affine))]
     values += [None if affine is None else affine.gain for affine in maps]
+    values.append(cell.hidden.coherence)
     tensors, kinds = flatten(values)
     results = _scan(tensors, kinds, *description)
     output, *final = unflatten(results, kinds[1] * (1 + len(state)))
@@ -171,10 +172,10 @@ def _run(tensors: Sequence[Tensor], kinds: str, description: Description) -> lis
     from spgru.recurrent.backend import run  # which uses this file
 
     x, *rest = unflatten(tensors, kinds)
-    state, maps, (gain, input_gain, outer_gain) = rest[:-9], rest[-9:-3], rest[-3:]
+    state, maps, (gain, input_gain, outer_gain, coherence) = rest[:-10], rest[-10:-4], rest[-4:]
     weight, bias, input_weight, input_bias, outer, outer_bias = maps
     name, nonlinearity, family, c, gamma, rule, product, backend, reverse, low = description
-    hidden = Affine.of(weight, bias, _PRODUCTS[product], gain)
+    hidden = Affine.of(weight, bias, _PRODUCTS[product], gain, coherence)
     input_map, projection = None, None
     if input_weight is not None:
         input_map = Affine.of(input_weight, input_bias, _PRODUCTS[product], input_gain)
@@ -228,7 +229,7 @@ def _scan(
 @_scan.register_fake
 def _(tensors: Sequence[Tensor], kinds: str, *description: Any) -> list[Tensor]:
     x, *values = unflatten(tensors, kinds)
-    state = values[:-9]
+    state = values[:-10]
     dtype = x.dtype if description[-1] is None else torch.float32
     shapes = (x.shape[0], *state[0].shape), *(value.shape for value in state)
     parts = 1 if isinstance(state[0], Tensor) else 2

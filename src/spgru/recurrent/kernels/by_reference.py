@@ -32,6 +32,7 @@ class PreparedMap(NamedTuple):
     weight_moments: Tensor
     bias: Tensor | None
     bias_var: Tensor | None
+    coherence: Tensor | None
 
     def __call__(self, h: Moments) -> Moments:
         moments = torch.cat([h.mean**2, h.var], -1)
@@ -42,10 +43,14 @@ class PreparedMap(NamedTuple):
 
     def rows(self, start: int, stop: int) -> PreparedMap:
         """The map to outputs `start` to `stop` only."""
-        parts = self.weight, self.weight_moments, self.bias, self.bias_var
-        return PreparedMap(
-            self.product,
-            *(None if part is None else part[start:stop] for part in parts),  # type: ignore[arg-type]
+        bias, bias_var = (
+            None if part is None else part[start:stop] for part in (self.bias, self.bias_var)
+        )
+        return self._replace(
+            weight=self.weight[start:stop],
+            weight_moments=self.weight_moments[start:stop],
+            bias=bias,
+            bias_var=bias_var,
         )
 
 

@@ -67,6 +67,8 @@ class Inputs(NamedTuple):
     c_mean: Tensor | None
     """the initial cell of an LSTM"""
     c_var: Tensor | None
+    coherence: Tensor | None
+    """(H,)"""
 
 
 def without_autocast(weight: Tensor) -> AbstractContextManager[Any]:
@@ -93,7 +95,9 @@ def reference_of(setting: Setting) -> Any:
 
     def outputs_of(*tensors: Any) -> list[Tensor]:
         a = Inputs(*tensors)
-        hidden = PreparedMap(setting.product, a.weight, a.weight_moments, a.bias, a.bias_var)
+        hidden = PreparedMap(
+            setting.product, a.weight, a.weight_moments, a.bias, a.bias_var, a.coherence
+        )
         state: tuple[Moments, ...] = (Moments(a.h_mean, a.h_var),)
         if a.c_mean is not None and a.c_var is not None:
             state += (Moments(a.c_mean, a.c_var),)
@@ -127,7 +131,7 @@ def make_inputs(
     ]
     weights = prepared.weight, prepared.weight_moments, prepared.bias, prepared.bias_var
     padding = [None] * (4 - len(parts))
-    return Inputs._make((x_mean, x_var, *weights, *parts, *padding))
+    return Inputs._make((x_mean, x_var, *weights, *parts, *padding, prepared.coherence))
 
 
 def restore(

@@ -29,6 +29,8 @@ class Prepared(NamedTuple):
     bias_var: Tensor | None
     gain: Tensor | None
     """(gates H,), float32: g, for kernels that do not read the second moment but compute it"""
+    coherence: Tensor | None
+    """(H,), float32"""
 
 
 class _Moments(torch.autograd.Function):
@@ -74,8 +76,9 @@ def prepare(hidden: Affine, product: StepProduct, dtype: torch.dtype, rows: int)
             product.pack(part, rows) for part in (weight, weight_moments)
         )
         gain = None if hidden.gain is None else as_rows(hidden.gain.detach().float())
+        coherence = None if hidden.coherence is None else as_rows(hidden.coherence.float())
         return Prepared(
-            weight, weight_moments, packed_weight, packed_moments, bias, bias_var, gain
+            weight, weight_moments, packed_weight, packed_moments, bias, bias_var, gain, coherence
         )  # fmt: skip
 
     result: Prepared = hidden.keep((Prepared, type(product), dtype), make)

@@ -95,7 +95,8 @@ def _run(setting: Setting, a: Inputs, keep: bool) -> _History:
         q_var = product.forward(reset_moments[k][:n], weights[3])
         kernels["update_forward"](
             x_mean=x_mean[t], x_var=x_var[t], q_mean=q_mean, q_var=q_var, bias=a.bias,
-            bias_var=a.bias_var, z_mean=z_mean, z_var=z_var, h_mean=h_mean[k], h_var=h_var[k],
+            bias_var=a.bias_var, coherence=a.coherence, z_mean=z_mean, z_var=z_var,
+            h_mean=h_mean[k], h_var=h_var[k],
             new_mean=h_mean[k + 1], new_var=h_var[k + 1], operand_moments=operand_moments[k + 1],
             **numbers,
         )  # fmt: skip
@@ -105,7 +106,7 @@ def _run(setting: Setting, a: Inputs, keep: bool) -> _History:
 
 
 def _backward(
-    setting: Setting, a: Inputs, history: _History, out_mean: Tensor, out_var: Tensor
+    setting: Setting, a: Inputs, history: _History, out_mean: Tensor, out_var: Tensor, needed: Any
 ) -> Inputs:
     kernels, product, steps = setting.kernels, setting.product, setting.steps
     size = a.h_mean.shape[-1]
@@ -121,6 +122,11 @@ def _backward(
     by_mean = torch.zeros_like(a.h_mean)
     by_moments = a.h_mean.new_zeros(*a.h_mean.shape[:-1], 2 * size)
     by_reset_mean, by_reset_moments = torch.empty_like(by_mean), torch.empty_like(by_moments)
+    # Of every step, since what a step adds to it is known there alone.
+    by_coherence = a.x_mean.new_empty(*places, size) if needed[10] else None
+    coherence_grad: Any = [None] * steps.count
+    if by_coherence is not None:
+        coherence_grad = by_coherence.split(steps.sizes)
     in_time = [
         steps.split(part)
         for part in (a.x_mean, a.x_var, out_mean, out_var, x_mean_grad, x_var_grad)
@@ -149,9 +155,10 @@ def _backward(
             "rows": n * rows_each, "size": size,
         }  # fmt: skip
         kernels["update_backward"](
-            **both, q_mean=q_mean, q_var=q_var, new_mean=h_mean[k + 1], out_mean=out_m,
+            **both, coherence=a.coherence, q_mean=q_mean, q_var=q_var,
+            new_mean=h_mean[k + 1], out_mean=out_m,
             out_var=out_v, by_operand_mean=by_mean, by_operand_moments=by_moments,
-            q_mean_grad=q_m_grad, q_var_grad=q_v_grad,
+            q_mean_grad=q_m_grad, q_var_grad=q_v_grad, coherence_grad=coherence_grad[k],
         )  # fmt: skip
         kernels["gates_backward"](
             **both,
@@ -196,6 +203,7 @@ def _backward(
     return Inputs(
         x_mean_grad, x_var_grad, by_weight, by_weight_moments, by_bias, by_bias_var,
         by_h_mean, by_spread + carried_var, None, None,
+        None if by_coherence is None else by_coherence.flatten(0, -2).sum(0),
     )  # fmt: skip
 
 
@@ -214,13 +222,14 @@ class _ResetBeforeScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *out: Tensor) -> Any:
         saved, setting = ctx.saved_tensors, ctx.setting
-        a = Inputs(*saved[:10])
+        a = Inputs(*saved[:11])
         with without_autocast(a.weight):
+            needed = ctx.needs_input_grad[1:]
             if needs_reference(*out):
-                needed = ctx.needs_input_grad[1:]
                 return None, *differentiate(reference_of(setting), a, needed, out)
-            history = _History._make((*saved[10:15], list(saved[15:])))
-            return None, *_backward(setting, a, history, *(as_rows(grad) for grad in out))
+            history = _History._make((*saved[11:16], list(saved[16:])))
+            out_mean, out_var = (as_rows(grad) for grad in out)
+            return None, *_backward(setting, a, history, out_mean, out_var, needed)
 
 
 def reset_before_scan(

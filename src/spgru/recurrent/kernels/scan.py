@@ -90,7 +90,7 @@ def _run(setting: Setting, a: Inputs, keep: bool) -> _History:
             plan, steps, keeps_products=keep,
             x_mean=a.x_mean, x_var=a.x_var, weight=a.weight, weight_moments=a.weight_moments,
             gain=setting.prepared.gain, bias=a.bias, bias_var=a.bias_var,
-            p_mean=p_mean, p_var=p_var,
+            coherence=a.coherence, p_mean=p_mean, p_var=p_var,
             first_h_mean=a.h_mean, first_h_var=a.h_var, first_c_mean=a.c_mean,
             first_c_var=a.c_var, h_mean=h_mean, h_var=h_var, c_mean=c_mean, c_var=c_var,
             operand_mean=operand_mean if is_rounded else None,
@@ -139,7 +139,7 @@ def _forward_by_step(setting: Setting, a: Inputs, history: _History, keep: bool)
     size = a.h_mean.shape[-1]
     rows_each = a.h_mean.shape[1:-1].numel()
     is_rounded = history.operand_mean is not history.h_mean
-    for buffer, initial in zip(history[:4], a[6:], strict=True):
+    for buffer, initial in zip(history[:4], a[6:10], strict=True):
         if buffer is not None and initial is not None:
             steps.put_initial(buffer, initial)
     if is_rounded:
@@ -167,7 +167,7 @@ def _forward_by_step(setting: Setting, a: Inputs, history: _History, keep: bool)
         p_var = product.forward(both, prepared.packed_moments)
         kernels.forward(
             x_mean=x_mean[t], x_var=x_var[t], p_mean=p_mean, p_var=p_var,
-            bias=a.bias, bias_var=a.bias_var,
+            bias=a.bias, bias_var=a.bias_var, coherence=a.coherence,
             h_mean=h_mean[k], h_var=h_var[k], c_mean=c_mean[k], c_var=c_var[k],
             new_mean=h_mean[k + 1], new_var=h_var[k + 1],
             new_c_mean=c_mean[k + 1], new_c_var=c_var[k + 1],
@@ -197,24 +197,27 @@ def _backward(
     zeros = a.h_mean.new_zeros(5, *a.h_mean.shape)  # in one launch
     carried = [as_rows(grad).clone() for grad in final_cell] or [zeros[0], zeros[1]]
     kept_p = None if is_shared else p_grads
+    # Of every step, since what a step adds to it is known there alone.
+    by_coherence = a.x_mean.new_empty(*a.x_mean.shape[:-1], size) if needed[10] else None
     fits = False
     if history.plan is not None:
         by_mean, by_moments = zeros[2], zeros[3:].view(*a.h_mean.shape[:-1], 2 * size)
         fits = kernels.persistent.backward(
             history.plan, steps,
             x_mean=a.x_mean, x_var=a.x_var, p_mean=history.p_mean[0], p_var=history.p_var[0],
-            bias=a.bias, bias_var=a.bias_var, h_mean=history.h_mean, h_var=history.h_var,
+            bias=a.bias, bias_var=a.bias_var, coherence=a.coherence,
+            h_mean=history.h_mean, h_var=history.h_var,
             c_mean=history.c_mean, c_var=history.c_var, out_mean=out_mean, out_var=out_var,
             weight=a.weight, weight_moments=a.weight_moments, gain=setting.prepared.gain,
             by_operand_mean=by_mean, by_operand_moments=by_moments,
             x_mean_grad=x_grads[0], x_var_grad=x_grads[1],
             p_mean_grad=None if kept_p is None else kept_p[0],
             p_var_grad=None if kept_p is None else kept_p[1],
-            carried_mean=carried[0], carried_var=carried[1],
+            coherence_grad=by_coherence, carried_mean=carried[0], carried_var=carried[1],
         )  # fmt: skip
     if not fits:
         by_mean, by_moments = _backward_by_step(
-            setting, a, history, (out_mean, out_var), x_grads, kept_p, carried
+            setting, a, history, (out_mean, out_var), x_grads, kept_p, by_coherence, carried
         )
     by_h: Any = None, None
     if needed[6] or needed[7]:
@@ -234,15 +237,19 @@ def _backward(
     if a.bias is not None:
         by_bias, by_bias_var = (part.float() for part in sums_of_rows(*p_grads))
     return Inputs._make(
-        (*x_grads, by_weight, by_weight_moments, by_bias, by_bias_var, *by_h, *by_cell)
-    )
+        (
+            *x_grads, by_weight, by_weight_moments, by_bias, by_bias_var, *by_h, *by_cell,
+            None if by_coherence is None else by_coherence.flatten(0, -2).sum(0),
+        )
+    )  # fmt: skip
 
 
 def _backward_by_step(
     setting: Setting, a: Inputs, history: _History, out: tuple[Tensor, Tensor],
-    x_grads: tuple[Tensor, Tensor], p_grads: tuple[Tensor, Tensor] | None, carried: list[Tensor],
+    x_grads: tuple[Tensor, Tensor], p_grads: tuple[Tensor, Tensor] | None,
+    by_coherence: Tensor | None, carried: list[Tensor],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Fills `x_grads`, `p_grads` and `carried`; gives the gradients of the first operands.
+    """Fills all but the first three arguments; gives the gradients of the first operands.
 
     Args:
         p_grads: None where they are `x_grads`
@@ -268,19 +275,23 @@ def _backward_by_step(
         p_mean_grad, p_var_grad = x_mean_grad, x_var_grad
     else:
         p_mean_grad, p_var_grad = (tuple(part.split(steps.sizes)) for part in p_grads)
+    coherence_grad: Any = [None] * steps.count
+    if by_coherence is not None:
+        coherence_grad = by_coherence.split(steps.sizes)
     is_whole = steps.are_equal
     for k in reversed(range(steps.count)):
         t, n = steps.times[k], steps.sizes[k]
         kernels.backward(
             x_mean=x_mean[t], x_var=x_var[t], p_mean=p_mean[k], p_var=p_var[k],
-            bias=a.bias, bias_var=a.bias_var,
+            bias=a.bias, bias_var=a.bias_var, coherence=a.coherence,
             h_mean=h_mean[k], h_var=h_var[k], c_mean=c_mean[k], c_var=c_var[k],
             new_mean=h_mean[k + 1], out_mean=out_mean[t], out_var=out_var[t],
             by_operand_mean=by_mean, by_operand_moments=by_moments,
             x_mean_grad=x_mean_grad[t], x_var_grad=x_var_grad[t],
             p_mean_grad=None if p_grads is None else p_mean_grad[k],
             p_var_grad=None if p_grads is None else p_var_grad[k],
-            carried_mean=carried[0], carried_var=carried[1], rows=n * rows_each, size=size,
+            coherence_grad=coherence_grad[k], carried_mean=carried[0], carried_var=carried[1],
+            rows=n * rows_each, size=size,
         )  # fmt: skip
         mean, moments = p_mean_grad[k], p_var_grad[k]
         if is_whole:
@@ -310,7 +321,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, out_mean: Tensor, out_var: Tensor, *final_cell: Tensor) -> Any:
         saved, setting = ctx.saved_tensors, ctx.setting
-        a, rest = Inputs(*saved[:10]), saved[16:]
+        a, rest = Inputs(*saved[:11]), saved[17:]
         needed = ctx.needs_input_grad[1:]
         with without_autocast(a.weight):
             if needs_reference(out_mean, out_var, *final_cell):
@@ -318,7 +329,7 @@ class _Scan(torch.autograd.Function):
                 return None, *differentiate(reference_of(setting), a, needed, grads)
             half = len(rest) // 2
             products = list(rest[:half]), list(rest[half:])
-            history = _History._make((*saved[10:16], *products, ctx.plan))
+            history = _History._make((*saved[11:17], *products, ctx.plan))
             out_mean, out_var = as_rows(out_mean), as_rows(out_var)
             return None, *_backward(setting, a, history, out_mean, out_var, final_cell, needed)
 

@@ -56,8 +56,8 @@ def push_step(
     new = after + [None] * (4 - len(after))
     kernels.forward(
         x_mean=x_mean, x_var=x_var, p_mean=p_mean, p_var=p_var, bias=None, bias_var=None,
-        h_mean=h_mean, h_var=h_var, c_mean=c_mean, c_var=c_var, new_mean=new[0], new_var=new[1],
-        new_c_mean=new[2], new_c_var=new[3], operand_mean=None,
+        coherence=None, h_mean=h_mean, h_var=h_var, c_mean=c_mean, c_var=c_var, new_mean=new[0],
+        new_var=new[1], new_c_mean=new[2], new_c_var=new[3], operand_mean=None,
         operand_moments=h_mean.new_empty(rows, 2 * size), rows=rows, size=size,
     )  # fmt: skip
     c = step_coefficients(kernels, None, None, *parts)

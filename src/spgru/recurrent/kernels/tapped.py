@@ -78,7 +78,7 @@ class _TappedScan(torch.autograd.Function):
         x_grads = [*found[2:4]] if needs_x_var else [found[2], None]
         no_weights = (None,) * 4
         padding = (None,) * (4 - len(states))
-        return None, *found[:2], *x_grads, *no_weights, *states, *padding
+        return None, *found[:2], *x_grads, *no_weights, *states, *padding, None
 
 
 class _Linear:
@@ -244,14 +244,14 @@ def step_coefficients(
             carried[place - 2][place] = 1
         kernels.backward(
             x_mean=x_mean, x_var=x_var, p_mean=p_mean, p_var=p_var,
-            bias=bias, bias_var=bias_var, h_mean=h_mean, h_var=h_var,
+            bias=bias, bias_var=bias_var, coherence=None, h_mean=h_mean, h_var=h_var,
             c_mean=c_mean, c_var=c_var, new_mean=zeros,
             out_mean=ones if place == 0 else zeros, out_var=ones if place == 1 else zeros,
             by_operand_mean=zeros, by_operand_moments=no_moments,
             x_mean_grad=x_grads[0][place], x_var_grad=x_grads[1][place],
             p_mean_grad=None if is_shared else p_grads[0][place],
             p_var_grad=None if is_shared else p_grads[1][place],
-            carried_mean=carried[0][place], carried_var=carried[1][place],
+            coherence_grad=None, carried_mean=carried[0][place], carried_var=carried[1][place],
             rows=h_mean.numel() // size, size=size,
         )  # fmt: skip
     return Coefficients(*x_grads, *p_grads, *carried)

@@ -222,29 +222,37 @@ static inline float product_var(float a, float a_var, float b, float b_var) {
 typedef const float *restrict in;
 typedef float *restrict out;
 
+/* Part of the state's variance that it passes on because what comes in goes along with it, over
+   E[Z (1 - Z)]: twice the coherence of a unit, which is NULL for 0. */
+static inline float along(const float *coherence, long unit) {
+    return coherence ? 2.0f * coherence[unit] : 0.0f;
+}
+
 /* The arguments of a step and of its adjoint; c is the cell of an LSTM, NULL for the others. bias may
-   be NULL, and p_mean_grad and p_var_grad where they would equal x_mean_grad and x_var_grad. carried
+   be NULL, and p_mean_grad and p_var_grad where they would equal x_mean_grad and x_var_grad, and
+   coherence_grad, of every row, where nobody asks for it. carried
    is the gradient that the state (of an LSTM, the cell) after the step has from the update after;
    then that of the state before. */
 #define FORWARD                                                                                    \
-    in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,           \
-    in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,                 \
+    in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in coherence, in h_mean,       \
+    in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,                 \
     out operand_moments, long rows, long size, long threads
 #define BACKWARD                                                                                   \
-    in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in h_mean, in h_var,           \
-    in c_mean, in c_var, in new_mean, in out_mean, in out_var, in by_operand_mean,                 \
+    in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in coherence, in h_mean,       \
+    in h_var, in c_mean, in c_var, in new_mean, in out_mean, in out_var, in by_operand_mean,                 \
     in by_operand_moments, out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,       \
-    out carried_mean, out carried_var, long rows, long size, long threads
+    out coherence_grad, out carried_mean, out carried_var, long rows, long size, long threads
 
 /* h' = (1 - z) c + z h from centred z and half of c, and the moments for the next products */
-static inline void update(int n, long flat, long pair, long size, const float *z, const float *zv,
-                          const float *c, const float *cv, in h_mean, in h_var, out new_mean,
-                          out new_var, out operand_moments) {
+static inline void update(int n, long first, long flat, long pair, long size, const float *z,
+                          const float *zv, const float *c, const float *cv, in coherence, in h_mean,
+                          in h_var, out new_mean, out new_var, out operand_moments) {
     for (int j = 0; j < n; j++) {
         float zj = z[j] + 0.5f, cj = 2.0f * c[j], cvj = 4.0f * cv[j], hv = h_var[flat + j];
         float difference = h_mean[flat + j] - cj, mean = cj + zj * difference;
         float var = (1.0f - zj) * (1.0f - zj) * cvj + zj * zj * hv
-                    + zv[j] * (cvj + hv + difference * difference);
+                    + zv[j] * (cvj + hv + difference * difference)
+                    + along(coherence, first + j) * (zj * (1.0f - zj) - zv[j]) * hv;
         new_mean[flat + j] = mean;
         new_var[flat + j] = var;
         operand_moments[pair + j] = mean * mean;
@@ -280,7 +288,8 @@ void gru_forward(FORWARD) {
             v[j] = 4.0f * (x_var[at + 2 * size + j] + product_var(reset, rv[j], pc[j], pcv[j]));
         }
         logistic(n, m, v, c, cv);
-        update(n, flat, pair, size, z, zv, c, cv, h_mean, h_var, new_mean, new_var, operand_moments);
+        update(n, first, flat, pair, size, z, zv, c, cv, coherence, h_mean, h_var, new_mean, new_var,
+               operand_moments);
     END_BLOCKS
 }
 
@@ -311,8 +320,10 @@ void gru_backward(BACKWARD) {
             float difference = h_mean[flat + j] - cj;
             float by_difference = bm * zj + 2.0f * bv * zv * difference, by_c = bm - by_difference;
             float by_cv = bv * ((1.0f - zj) * (1.0f - zj) + zv);
-            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
-            float by_zv = bv * (cv + hv + difference * difference);
+            float more = along(coherence, first + j);
+            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv)
+                         + bv * more * hv * (1.0f - 2.0f * zj);
+            float by_zv = bv * (cv + hv + difference * difference - more * hv);
             float by_xc = 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
             float by_xcv = 8.0f * by_c * c.by_var[j] + 16.0f * by_cv * c.var_by_var[j];
             float by_r = by_xc * pc[j] + 2.0f * by_xcv * rj * pcv[j];
@@ -330,7 +341,9 @@ void gru_backward(BACKWARD) {
             p_mean_grad[at + 2 * size + j] = by_xc * rj + 2.0f * by_xcv * r.var[j] * pc[j];
             p_var_grad[at + 2 * size + j] = by_xcv * (r.var[j] + rj * rj);
             carried_mean[flat + j] = by_difference;
-            carried_var[flat + j] = bv * (zj * zj + zv);
+            float both = zj * (1.0f - zj) - zv;
+            carried_var[flat + j] = bv * (zj * zj + zv + more * both);
+            if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
         }
     END_BLOCKS
 }
@@ -349,7 +362,8 @@ void lstm_forward(FORWARD) {
             float i = value[0][j] + 0.5f, f = value[1][j] + 0.5f, g = 2.0f * value[2][j];
             float c = f * c_mean[flat + j] + i * g;
             float cv = product_var(f, var[1][j], c_mean[flat + j], c_var[flat + j])
-                       + product_var(i, var[0][j], g, 4.0f * var[2][j]);
+                       + product_var(i, var[0][j], g, 4.0f * var[2][j])
+                       + along(coherence, first + j) * (f * (1.0f - f) - var[1][j]) * c_var[flat + j];
             new_c_mean[flat + j] = c;
             new_c_var[flat + j] = cv;
             m[j] = 2.0f * c;
@@ -381,7 +395,9 @@ void lstm_backward(BACKWARD) {
             float i = s[0].value[j] + 0.5f, f = s[1].value[j] + 0.5f, g = 2.0f * s[2].value[j];
             m[j] = 2.0f * (f * c_mean[flat + j] + i * g);
             v[j] = 4.0f * (product_var(f, s[1].var[j], c_mean[flat + j], c_var[flat + j])
-                           + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j]));
+                           + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j])
+                           + along(coherence, first + j) * (f * (1.0f - f) - s[1].var[j])
+                                 * c_var[flat + j]);
         }
         logistic_with_slopes(n, m, v, &t);
         incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
@@ -397,14 +413,17 @@ void lstm_backward(BACKWARD) {
             float by_cv = carried_var[flat + j] + 8.0f * by_t * t.by_var[j] + 16.0f * by_tv * t.var_by_var[j];
             by[0][j] = by_c * g + 2.0f * by_cv * i * gv;
             by_v[0][j] = by_cv * (gv + g * g);
-            by[1][j] = by_c * c + 2.0f * by_cv * f * cv;
-            by_v[1][j] = by_cv * (cv + c * c);
+            float more = along(coherence, first + j);
+            by[1][j] = by_c * c + by_cv * cv * (2.0f * f + more * (1.0f - 2.0f * f));
+            by_v[1][j] = by_cv * (cv + c * c - more * cv);
             by[2][j] = 2.0f * (by_c * i + 2.0f * by_cv * iv * g);
             by_v[2][j] = 4.0f * by_cv * (iv + i * i);
             by[3][j] = bm * tm + 2.0f * bv * o * tv;
             by_v[3][j] = bv * (tv + tm * tm);
             carried_mean[flat + j] = by_c * f + 2.0f * by_cv * fv * c;
-            carried_var[flat + j] = by_cv * (fv + f * f);
+            float both = f * (1.0f - f) - fv;
+            carried_var[flat + j] = by_cv * (fv + f * f + more * both);
+            if (coherence_grad) coherence_grad[flat + j] = 2.0f * by_cv * both * cv;
         }
         for (int k = 0; k < 4; k++) {
             float scale = k == 2 ? 2.0f : 1.0f;
@@ -422,6 +441,7 @@ void lstm_backward(BACKWARD) {
 }
 
 void rnn_forward(FORWARD) {
+    (void)coherence;
     FOR_BLOCKS(1)
         block m, v, t, tv;
         summed(n, x_mean + at, p_mean + at, bias, first, 2.0f, m);
@@ -438,6 +458,7 @@ void rnn_forward(FORWARD) {
 }
 
 void rnn_backward(BACKWARD) {
+    (void)coherence, (void)coherence_grad;
     FOR_BLOCKS(1)
         block m, v, by_mean, by_var;
         slopes t;
@@ -485,26 +506,27 @@ void reset_before_gates_forward(in x_mean, in x_var, in p_mean, in p_var, in bia
 
 /* Candidate and new state. */
 void reset_before_update_forward(in x_mean, in x_var, in q_mean, in q_var, in bias, in bias_var,
-                                 in z_mean, in z_var, in h_mean, in h_var, out new_mean, out new_var,
-                                 out operand_moments, long rows, long size, long threads) {
+                                 in coherence, in z_mean, in z_var, in h_mean, in h_var,
+                                 out new_mean, out new_var, out operand_moments, long rows,
+                                 long size, long threads) {
     FOR_BLOCKS(3)
         block m, v, c, cv;
         long gate = at + 2 * size;
         summed(n, x_mean + gate, q_mean + flat, bias, first + 2 * size, 2.0f, m);
         summed(n, x_var + gate, q_var + flat, bias_var, first + 2 * size, 4.0f, v);
         logistic(n, m, v, c, cv);
-        update(n, flat, pair, size, z_mean + flat, z_var + flat, c, cv, h_mean, h_var, new_mean,
-               new_var, operand_moments);
+        update(n, first, flat, pair, size, z_mean + flat, z_var + flat, c, cv, coherence, h_mean,
+               h_var, new_mean, new_var, operand_moments);
     END_BLOCKS
 }
 
 /* The adjoint of the second half, and of z. */
 void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q_mean, in q_var,
-                                  in bias, in bias_var, in h_mean, in h_var, in new_mean, in out_mean,
-                                  in out_var, in by_operand_mean, in by_operand_moments,
+                                  in bias, in bias_var, in coherence, in h_mean, in h_var,
+                                  in new_mean, in out_mean, in out_var, in by_operand_mean, in by_operand_moments,
                                   out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,
-                                  out q_mean_grad, out q_var_grad, out carried_mean, out carried_var,
-                                  long rows, long size, long threads) {
+                                  out q_mean_grad, out q_var_grad, out coherence_grad,
+                                  out carried_mean, out carried_var, long rows, long size, long threads) {
     FOR_BLOCKS(3)
         block m, v, by_mean, by_var;
         slopes z, c;
@@ -524,8 +546,10 @@ void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q
             float difference = h_mean[flat + j] - cj;
             float by_difference = bm * zj + 2.0f * bv * zv * difference, by_c = bm - by_difference;
             float by_cv = bv * ((1.0f - zj) * (1.0f - zj) + zv);
-            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
-            float by_zv = bv * (cv + hv + difference * difference);
+            float more = along(coherence, first + j);
+            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv)
+                         + bv * more * hv * (1.0f - 2.0f * zj);
+            float by_zv = bv * (cv + hv + difference * difference - more * hv);
             x_mean_grad[gate + j] = q_mean_grad[flat + j] =
                 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
             x_var_grad[gate + j] = q_var_grad[flat + j] =
@@ -535,7 +559,9 @@ void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q
             x_var_grad[at + size + j] = p_var_grad[pair + size + j] =
                 by_z * z.by_var[j] + by_zv * z.var_by_var[j];
             carried_mean[flat + j] = by_difference;
-            carried_var[flat + j] = bv * (zj * zj + zv);
+            float both = zj * (1.0f - zj) - zv;
+            carried_var[flat + j] = bv * (zj * zj + zv + more * both);
+            if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
         }
     END_BLOCKS
 }
@@ -623,8 +649,8 @@ static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, 
 /* x is the input itself here, (rows, inputs), and scratch has (4 gates + 4) rows size numbers. */
 #define WHOLE_STEP                                                                                 \
     in x_mean, in x_var, in input_weight, in input_weight_var, in input_gain, in input_bias,       \
-    in input_bias_var, in weight, in weight_var, in gain, in bias, in bias_var, in h_mean,         \
-    in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,       \
+    in input_bias_var, in weight, in weight_var, in gain, in bias, in bias_var, in coherence,      \
+    in h_mean, in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,       \
     out scratch, long rows, long inputs, long size
 
 #define PRODUCTS(gates, hidden_gates)                                                              \
@@ -638,19 +664,19 @@ static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, 
 
 static void gru_whole(WHOLE_STEP) {
     PRODUCTS(3, 3)
-    gru_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
+    gru_forward(x_p, x_p_var, p, p_var, bias, bias_var, coherence, h_mean, h_var, c_mean, c_var, new_mean,
                 new_var, new_c_mean, new_c_var, rest, rows, size, 1);
 }
 
 static void lstm_whole(WHOLE_STEP) {
     PRODUCTS(4, 4)
-    lstm_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
+    lstm_forward(x_p, x_p_var, p, p_var, bias, bias_var, coherence, h_mean, h_var, c_mean, c_var, new_mean,
                  new_var, new_c_mean, new_c_var, rest, rows, size, 1);
 }
 
 static void rnn_whole(WHOLE_STEP) {
     PRODUCTS(1, 1)
-    rnn_forward(x_p, x_p_var, p, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
+    rnn_forward(x_p, x_p_var, p, p_var, bias, bias_var, coherence, h_mean, h_var, c_mean, c_var, new_mean,
                 new_var, new_c_mean, new_c_var, rest, rows, size, 1);
 }
 
@@ -668,8 +694,8 @@ static void gru_reset_before_whole(WHOLE_STEP) {
             reset_var[row * size + j] = moments[row * 2 * size + size + j];
     multiply(rows, size, size, reset, reset_var, weight + used, weight_var + used,
              gain ? gain + 2 * size : NULL, NULL, NULL, p, p_var);
-    reset_before_update_forward(x_p, x_p_var, p, p_var, bias, bias_var, z, z_var, h_mean, h_var,
-                                new_mean, new_var, moments, rows, size, 1);
+    reset_before_update_forward(x_p, x_p_var, p, p_var, bias, bias_var, coherence, z, z_var, h_mean,
+                                h_var, new_mean, new_var, moments, rows, size, 1);
 }
 
 /* All steps: x is (steps, rows, inputs), and every new state (steps, rows, size). h and c are the
@@ -683,6 +709,7 @@ static void gru_reset_before_whole(WHOLE_STEP) {
         long x_at = (reverse ? steps - 1 - k : k) * rows * inputs;                                 \
         step(x_mean + x_at, x_var ? x_var + x_at : NULL, input_weight, input_weight_var,           \
              input_gain, input_bias, input_bias_var, weight, weight_var, gain, bias, bias_var,     \
+             coherence,                                                                            \
              k ? new_mean + before : h_mean, k ? new_var + before : h_var,                         \
              k && c_mean ? new_c_mean + before : c_mean, k && c_var ? new_c_var + before : c_var,  \
              new_mean + now, new_var + now, new_c_mean ? new_c_mean + now : NULL,                  \

@@ -17,21 +17,28 @@ from spgru.recurrent.kernels.native import library
 __all__ = ["SIGNATURES", "Function", "many_adjoints"]
 
 # A name that ends in "?" may be a null pointer.
-_STEP = "x_mean x_var p_mean p_var bias? bias_var? h_mean h_var"
+_STATE = "h_mean h_var"
+_GATES = f"x_mean x_var p_mean p_var bias? bias_var? {_STATE}"
+_STEP = f"x_mean x_var p_mean p_var bias? bias_var? coherence? {_STATE}"
 _NO_CELL, _CELL = "c_mean? c_var?", "c_mean c_var"
 _NEW, _NO_NEW_CELL, _NEW_CELL = "new_mean new_var", "new_c_mean? new_c_var?", "new_c_mean new_c_var"
 _INCOMING = "new_mean out_mean out_var by_operand_mean by_operand_moments"
 _X_GRADS = "x_mean_grad x_var_grad"
 _P_GRADS, _MAYBE_P_GRADS = "p_mean_grad p_var_grad", "p_mean_grad? p_var_grad?"
 _CARRIED = "carried_mean carried_var"
+_PASSED = f"coherence_grad? {_CARRIED}"
 _FORWARD = f"{_STEP} {_NO_CELL} {_NEW} {_NO_NEW_CELL} operand_moments"
 _WHOLE = (
     "x_mean x_var? input_weight input_weight_var input_gain? input_bias? input_bias_var? "
-    "weight weight_var gain? bias? bias_var? h_mean h_var"
+    f"weight weight_var gain? bias? bias_var? coherence? {_STATE}"
 )
 _WHOLE_STEPS = f"{_WHOLE} {_NO_CELL} {_NEW} {_NO_NEW_CELL} scratch"
 _WITH_THREADS = "rows size threads"
 _WITH_TIME = "rows inputs size steps reverse"
+
+
+_BY_UNIT = "bias", "bias_var", "coherence"
+"""that do not have rows"""
 
 
 class Signature(NamedTuple):
@@ -52,26 +59,26 @@ def _signature(pointers: str, numbers: str = _WITH_THREADS) -> Signature:
 SIGNATURES = {
     "sigmoids": _signature("mean var value value_var"),
     "gru_forward": _signature(_FORWARD),
-    "gru_backward": _signature(f"{_STEP} {_NO_CELL} {_INCOMING} {_X_GRADS} {_P_GRADS} {_CARRIED}"),
+    "gru_backward": _signature(f"{_STEP} {_NO_CELL} {_INCOMING} {_X_GRADS} {_P_GRADS} {_PASSED}"),
     "lstm_forward": _signature(f"{_STEP} {_CELL} {_NEW} {_NEW_CELL} operand_moments"),
     "lstm_backward": _signature(
-        f"{_STEP} {_CELL} {_INCOMING} {_X_GRADS} {_MAYBE_P_GRADS} {_CARRIED}"
+        f"{_STEP} {_CELL} {_INCOMING} {_X_GRADS} {_MAYBE_P_GRADS} {_PASSED}"
     ),
     "rnn_forward": _signature(_FORWARD),
     "rnn_backward": _signature(
-        f"{_STEP} {_NO_CELL} {_INCOMING} {_X_GRADS} {_MAYBE_P_GRADS} {_CARRIED}"
+        f"{_STEP} {_NO_CELL} {_INCOMING} {_X_GRADS} {_MAYBE_P_GRADS} {_PASSED}"
     ),
-    "reset_before_gates_forward": _signature(f"{_STEP} z_mean z_var reset_mean reset_moments"),
+    "reset_before_gates_forward": _signature(f"{_GATES} z_mean z_var reset_mean reset_moments"),
     "reset_before_update_forward": _signature(
-        f"x_mean x_var q_mean q_var bias? bias_var? z_mean z_var h_mean h_var {_NEW} "
+        f"x_mean x_var q_mean q_var bias? bias_var? coherence? z_mean z_var {_STATE} {_NEW} "
         "operand_moments"
     ),
     "reset_before_update_backward": _signature(
-        f"x_mean x_var p_mean p_var q_mean q_var bias? bias_var? h_mean h_var {_INCOMING} "
-        f"{_X_GRADS} {_P_GRADS} q_mean_grad q_var_grad {_CARRIED}"
+        f"x_mean x_var p_mean p_var q_mean q_var bias? bias_var? coherence? {_STATE} {_INCOMING} "
+        f"{_X_GRADS} {_P_GRADS} q_mean_grad q_var_grad {_PASSED}"
     ),
     "reset_before_gates_backward": _signature(
-        f"{_STEP} by_reset_mean by_reset_moments {_X_GRADS} {_P_GRADS} {_CARRIED}"
+        f"{_GATES} by_reset_mean by_reset_moments {_X_GRADS} {_P_GRADS} {_CARRIED}"
     ),
     "gru_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
     "gru_reset_before_steps": _signature(_WHOLE_STEPS, _WITH_TIME),
@@ -138,7 +145,7 @@ class Function:
                     raise TypeError(f"{self.name} needs {name}")
                 pointers.append(None)
                 continue
-            needed = width * (size if name in ("bias", "bias_var") else count)
+            needed = width * (size if name in _BY_UNIT else count)
             if (
                 tensor.dtype is not torch.float32
                 or not tensor.is_contiguous()

@@ -57,6 +57,7 @@ class WholeSteps:
                 ("gain", _number(hidden.gain), (width,)),
                 ("bias", hidden.bias, (width,)),
                 ("bias_var", hidden.bias_var, (width,)),
+                ("coherence", _number(hidden.coherence), (self.size,)),
             )
         ]
         self._pointers = [None if part is None else part.data_ptr() for part in self._weights]

@@ -12,6 +12,7 @@ from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 from spgru.recurrent.kernels.interface import CellKernels
 from spgru.recurrent.kernels.triton.layout import (
     incoming,
+    load_along,
     load_gates,
     load_state,
     load_unit,
@@ -24,7 +25,7 @@ __all__ = ["KERNELS"]
 
 
 @triton.jit
-def _forward(x, x_var, p, p_var, state):
+def _forward(x, x_var, p, p_var, state, along):
     xr, xz, xc = x
     xr_var, xz_var, xc_var = x_var
     pr, pz, pc = p
@@ -41,16 +42,17 @@ def _forward(x, x_var, p, p_var, state):
     difference = h - c
     mean = c + z * difference
     var = (1 - z) * (1 - z) * cv + z * z * hv + zv * (cv + hv + difference * difference)
-    return mean, var
+    return mean, var + along * (z * (1 - z) - zv) * hv
 
 
 @triton.jit
 def _backward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
+    x_mean, x_var, p_mean, p_var, bias, bias_var, coherence,  # as they went in
+    h_mean, h_var, c_mean, c_var,
     new_mean,  # as it came out
     out_mean, out_var,  # gradients from outside
     by_operand_mean, by_operand_moments,  # and from the step after
-    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
+    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, coherence_grad,
     carried_mean, carried_var,  # from the update after; then of the update here
     row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
@@ -74,12 +76,14 @@ def _backward(
     c *= 2
     cv *= 4
     difference = h - c
+    along = load_along(coherence, column, mask, size)
 
     by_difference = by_mean * z + 2 * by_var * zv * difference
     by_c = by_mean - by_difference
     by_cv = by_var * ((1 - z) * (1 - z) + zv)
     by_z = by_mean * difference + 2 * by_var * (z * hv - (1 - z) * cv)
-    by_zv = by_var * (cv + hv + difference * difference)
+    by_z += by_var * along * hv * (1 - 2 * z)
+    by_zv = by_var * (cv + hv + difference * difference - along * hv)
     # tanh(X) = 2 (sigmoid(2X) - 1/2): factors 2 and 4 on either side.
     by_xc = 4 * by_c * c_m + 8 * by_cv * cv_m
     by_xc_var = 8 * by_c * c_v + 16 * by_cv * cv_v
@@ -105,7 +109,11 @@ def _backward(
     store_gate(p_var_grad, row, column, mask, by_xz_var, 1, 3, size)
     store_gate(p_var_grad, row, column, mask, by_pc_var, 2, 3, size)
     store_gate(carried_mean, row, column, mask, by_difference, 0, 1, size)
-    store_gate(carried_var, row, column, mask, by_var * (z * z + zv), 0, 1, size)
+    both = z * (1 - z) - zv
+    by_hv = by_var * (z * z + zv + along * both)
+    store_gate(carried_var, row, column, mask, by_hv, 0, 1, size)
+    if coherence_grad is not None:
+        store_gate(coherence_grad, row, column, mask, 2 * by_var * both * hv, 0, 1, size)
 
 
 KERNELS = CellKernels(

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 __all__ = [
-    "incoming", "load_gate", "load_gates", "load_product", "load_state", "load_unit", "store_gate",
-    "store_state",
+    "incoming", "load_along", "load_gate", "load_gates", "load_product", "load_state", "load_unit",
+    "store_gate", "store_state",
 ]  # fmt: skip
 
 
@@ -40,6 +40,15 @@ def load_product(
     if bias is not None:
         value += load_gate(bias, 0, column, mask, gate, gates, size)
     return value
+
+
+@triton.jit
+def load_along(coherence, column, mask, size: tl.constexpr):
+    """Twice the coherence (H,) of units: what E[Z (1 - Z)] h.var of a gate Z counts; or 0."""
+    found = 0.0
+    if coherence is not None:
+        found = 2 * load_unit(coherence, 0, column, mask, size)
+    return found
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from spgru.functional.kernels.logistic import logistic, logistic_with_slopes
 from spgru.recurrent.kernels.interface import CellKernels
 from spgru.recurrent.kernels.triton.layout import (
     incoming,
+    load_along,
     load_gate,
     load_product,
     load_unit,
@@ -35,7 +36,7 @@ def _product_var(a, a_var, b, b_var):
 
 
 @triton.jit
-def _forward(x, x_var, p, p_var, state):
+def _forward(x, x_var, p, p_var, state, along):
     i, iv = logistic(x[0] + p[0], x_var[0] + p_var[0])
     f, fv = logistic(x[1] + p[1], x_var[1] + p_var[1])
     g, gv = logistic(2 * (x[2] + p[2]), 4 * (x_var[2] + p_var[2]))
@@ -48,6 +49,7 @@ def _forward(x, x_var, p, p_var, state):
     gv *= 4
     new_c = f * c + i * g
     new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
+    new_cv += along * (f * (1 - f) - fv) * cv
     t, tv = logistic(2 * new_c, 4 * new_cv)
     t *= 2
     tv *= 4
@@ -56,11 +58,12 @@ def _forward(x, x_var, p, p_var, state):
 
 @triton.jit
 def _backward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
+    x_mean, x_var, p_mean, p_var, bias, bias_var, coherence,  # as they went in
+    h_mean, h_var, c_mean, c_var,
     new_mean,  # as it came out
     out_mean, out_var,  # gradients from outside
     by_operand_mean, by_operand_moments,  # and from the step after
-    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
+    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, coherence_grad,
     carried_mean, carried_var,  # of the new cell; then of the old one
     row, column, mask, size: tl.constexpr,
 ):  # fmt: skip
@@ -91,7 +94,9 @@ def _backward(
     c = load_unit(c_mean, row, column, mask, size)
     cv = load_unit(c_var, row, column, mask, size)
     new_c = f * c + i * g
+    along = load_along(coherence, column, mask, size)
     new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
+    new_cv += along * (f * (1 - f) - fv) * cv
     t, tv, t_m, t_v, tv_m, tv_v = logistic_with_slopes(2 * new_c, 4 * new_cv)
     t *= 2
     tv *= 4
@@ -103,14 +108,18 @@ def _backward(
     # tanh(X) = 2 (sigmoid(2X) - 1/2): factors 2 and 4 on either side.
     by_c = load_unit(carried_mean, row, column, mask, size) + 4 * by_t * t_m + 8 * by_tv * tv_m
     by_cv = load_unit(carried_var, row, column, mask, size) + 8 * by_t * t_v + 16 * by_tv * tv_v
-    by_f = by_c * c + 2 * by_cv * f * cv
-    by_fv = by_cv * (cv + c * c)
+    by_f = by_c * c + by_cv * cv * (2 * f + along * (1 - 2 * f))
+    by_fv = by_cv * (cv + c * c - along * cv)
     by_i = by_c * g + 2 * by_cv * i * gv
     by_iv = by_cv * (gv + g * g)
     by_g = by_c * i + 2 * by_cv * iv * g
     by_gv = by_cv * (iv + i * i)
     store_gate(carried_mean, row, column, mask, by_c * f + 2 * by_cv * fv * c, 0, 1, size)
-    store_gate(carried_var, row, column, mask, by_cv * (fv + f * f), 0, 1, size)
+    both = f * (1 - f) - fv
+    by_old = by_cv * (fv + f * f + along * both)
+    store_gate(carried_var, row, column, mask, by_old, 0, 1, size)
+    if coherence_grad is not None:
+        store_gate(coherence_grad, row, column, mask, 2 * by_cv * both * cv, 0, 1, size)
 
     by_xi = by_i * i_m + by_iv * iv_m
     by_xf = by_f * f_m + by_fv * fv_m

@@ -23,7 +23,7 @@ from triton.runtime.errors import OutOfResources
 from spgru.recurrent.kernels.steps import Steps
 from spgru.recurrent.kernels.triton import planning
 from spgru.recurrent.kernels.triton.launch import Launcher
-from spgru.recurrent.kernels.triton.layout import load_gates, load_state, store_state
+from spgru.recurrent.kernels.triton.layout import load_along, load_gates, load_state, store_state
 from spgru.recurrent.kernels.triton.planning import Plan
 
 __all__ = ["Persistent"]
@@ -184,7 +184,7 @@ def _multiply_back(
 @triton.jit
 def _forward(
     x_mean, x_var,  # (T, rows, gates H)
-    weight, weight_moments, gain, bias, bias_var,
+    weight, weight_moments, gain, bias, bias_var, coherence,
     p_mean, p_var,  # (T, rows, gates H), or (1, rows, gates H) with p_step 0
     first_h_mean, first_h_var, first_c_mean, first_c_var,  # (rows, H)
     h_mean, h_var, c_mean, c_var, operand_mean,  # (T + 1, rows, H)
@@ -249,7 +249,7 @@ def _forward(
             tl.debug_barrier()
             p = load_gates(p_mean + p_at, bias, row, unit, mask, gates, size)
             pv = load_gates(p_var + p_at, bias_var, row, unit, mask, gates, size)
-            state = step(x, xv, p, pv, state)
+            state = step(x, xv, p, pv, state, load_along(coherence, unit, mask, size))
             store_state(
                 h_mean + after, h_var + after,
                 None if c_mean is None else c_mean + after,
@@ -265,12 +265,13 @@ def _forward(
 @triton.jit
 def _backward(
     x_mean, x_var, p_mean, p_var,  # (T, rows, gates H)
-    bias, bias_var,
+    bias, bias_var, coherence,
     h_mean, h_var, c_mean, c_var,  # (T + 1, rows, H)
     out_mean, out_var,  # (T, rows, H)
     weight, weight_moments, gain,
     by_operand_mean, by_operand_moments,  # (rows, H) and (rows, 2 H), 0 for the last step
     x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,  # (T, rows, gates H)
+    coherence_grad,  # (T, rows, H)
     carried_mean, carried_var,  # (rows, H)
     arrived, steps, first, direction, rows,
     size: tl.constexpr, gates: tl.constexpr, step: tl.constexpr,
@@ -302,7 +303,7 @@ def _backward(
             if k >= 0:
                 step(
                     x_mean + x_at, x_var + x_at, p_mean + p_at, p_var + p_at, bias, bias_var,
-                    h_mean + before, h_var + before,
+                    coherence, h_mean + before, h_var + before,
                     None if c_mean is None else c_mean + before,
                     None if c_var is None else c_var + before,
                     h_mean + after, out_mean + out_at, out_var + out_at,
@@ -310,6 +311,7 @@ def _backward(
                     x_mean_grad + x_at, x_var_grad + x_at,
                     None if p_mean_grad is None else p_mean_grad + p_at,
                     None if p_var_grad is None else p_var_grad + p_at,
+                    None if coherence_grad is None else coherence_grad + before,
                     carried_mean, carried_var, row, unit, (row < rows) & (unit < size), size,
                 )  # fmt: skip
             block += programs

@@ -20,18 +20,19 @@ __all__ = ["KERNELS"]
 
 
 @triton.jit
-def _forward(x, x_var, p, p_var, state):
+def _forward(x, x_var, p, p_var, state, along):
     centred, var = logistic(2 * (x[0] + p[0]), 4 * (x_var[0] + p_var[0]))
     return 2 * centred, 4 * var
 
 
 @triton.jit
 def _backward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,  # as they went in
+    x_mean, x_var, p_mean, p_var, bias, bias_var, coherence,  # as they went in
+    h_mean, h_var, c_mean, c_var,
     new_mean,  # as it came out
     out_mean, out_var,  # gradients from outside
     by_operand_mean, by_operand_moments,  # and from the step after
-    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad,
+    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, coherence_grad,
     carried_mean, carried_var,  # stay 0: the old state acts through its products alone
     row, column, mask, size: tl.constexpr,
 ):  # fmt: skip

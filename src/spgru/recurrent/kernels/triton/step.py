@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from spgru.recurrent.kernels.triton.launch import Launcher
-from spgru.recurrent.kernels.triton.layout import load_gates, load_state, store_state
+from spgru.recurrent.kernels.triton.layout import load_along, load_gates, load_state, store_state
 
 __all__ = ["StepLauncher", "place", "step_kernels"]
 
@@ -25,7 +25,7 @@ def place(count, size: tl.constexpr, block: tl.constexpr):
 
 @triton.jit
 def _forward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var,
+    x_mean, x_var, p_mean, p_var, bias, bias_var, coherence, h_mean, h_var, c_mean, c_var,
     new_mean, new_var, new_c_mean, new_c_var, operand_mean, operand_moments,
     count, size: tl.constexpr, block: tl.constexpr, step: tl.constexpr, gates: tl.constexpr,
 ):  # fmt: skip
@@ -36,6 +36,7 @@ def _forward(
         load_gates(p_mean, bias, row, column, mask, gates, size),
         load_gates(p_var, bias_var, row, column, mask, gates, size),
         load_state(h_mean, h_var, c_mean, c_var, row, column, mask, size),
+        load_along(coherence, column, mask, size),
     )
     store_state(
         new_mean, new_var, new_c_mean, new_c_var, operand_mean, operand_moments, row, column, mask,
@@ -45,16 +46,16 @@ def _forward(
 
 @triton.jit
 def _backward(
-    x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
+    x_mean, x_var, p_mean, p_var, bias, bias_var, coherence, h_mean, h_var, c_mean, c_var, new_mean,
     out_mean, out_var, by_operand_mean, by_operand_moments,
-    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, carried_mean, carried_var,
+    x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, coherence_grad, carried_mean, carried_var,
     count, size: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
     row, column, mask = place(count, size, block)
     step(
-        x_mean, x_var, p_mean, p_var, bias, bias_var, h_mean, h_var, c_mean, c_var, new_mean,
-        out_mean, out_var, by_operand_mean, by_operand_moments,
-        x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, carried_mean, carried_var,
+        x_mean, x_var, p_mean, p_var, bias, bias_var, coherence, h_mean, h_var, c_mean, c_var,
+        new_mean, out_mean, out_var, by_operand_mean, by_operand_moments,
+        x_mean_grad, x_var_grad, p_mean_grad, p_var_grad, coherence_grad, carried_mean, carried_var,
         row, column, mask, size,
     )  # fmt: skip
 
