@@ -266,7 +266,7 @@ def test_inference_mode_and_calibration() -> None:
     torch.manual_seed(0)
     module, x = spgru.GRU(3, 4), torch.randn(5, 2, 3)
     expected, _ = spgru.Stream(module, 4)(x)
-    module.set_gains_({"weight_hh_l0": torch.full((12,), 3.0)})
+    module.set_gains_({"weight_hh_l0": torch.full((12,), 3.0), "coherence_l0": torch.ones(4)})
     with torch.inference_mode():
         found, _ = spgru.Stream(module, 4)(x)
     assert torch.equal(found.var, expected.var)

@@ -46,7 +46,7 @@ def calibrate(
 
     Some sequences of `x` serve the fit, the others choose the form: nothing, one factor on the
     variance of the output, one for each step, such factors that depend on the sequence's own
-    variance, gains in every matrix, or gains and factors. What is best on the others is
+    variance, gains in every matrix and state, or gains and factors. What is best on the others is
     kept, the plain closed form where nothing is better. What an earlier calibration put into the
     module, to outcomes too, is taken out first.
 

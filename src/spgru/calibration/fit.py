@@ -26,8 +26,8 @@ from spgru.nn.scale import Scale
 __all__ = ["Gains", "divergence", "fit_gains", "fit_scale", "log_distance", "score"]
 
 _STIFFNESS = 0.05
-"""Price of rows whose log gains differ from the mean of their matrix, and of units whose logits do:
-of rows that hardly matter to the sequences of the fit, and do to others."""
+"""Price of rows whose log gains differ from the mean of their matrix, and of units whose logits of
+coherences, over 4, do: of rows that hardly matter to the sequences of the fit, and do to others."""
 
 _MOST = 1e4
 """Ratio of true to closed variance beyond which a total counts no more, and its square for an
@@ -152,13 +152,14 @@ def _is_coherence(key: str) -> bool:
 
 
 def _start(key: str) -> float:
-    """Of what Adam moves: the log of a gain, the logit of a coherence, 0.12."""
-    return -2.0 if _is_coherence(key) else 0.0
+    """Of what Adam moves: the log of a gain, a quarter of the logit of a coherence."""
+    return -0.5 if _is_coherence(key) else 0.0
 
 
 def _gain(key: str, raw: Tensor) -> Tensor:
     """Gains are positive; coherences lie between 0 and 1, so that no state grows without end."""
-    return raw.sigmoid() if _is_coherence(key) else raw.exp()
+    # By a quarter of the logit: a step of Adam is as large a change as one of a gain.
+    return (4 * raw).sigmoid() if _is_coherence(key) else raw.exp()
 
 
 def fit_scale(

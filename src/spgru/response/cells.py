@@ -169,7 +169,7 @@ def _raw(tensor: Tensor | None) -> Tensor | None:
 
 def _raw_map(affine: Affine) -> Affine | None:
     """The map with ordinary tensors, without tangents; None where there is none."""
-    if affine.gain is not None or affine.weight_var is None:
+    if affine.gain is not None or affine.coherence is not None or affine.weight_var is None:
         return None
     weight, bias = _value(affine.weight), _value(affine.bias)
     if weight is None or (bias is None) != (affine.bias is None):
