@@ -222,11 +222,16 @@ static inline float product_var(float a, float a_var, float b, float b_var) {
 typedef const float *restrict in;
 typedef float *restrict out;
 
-/* Part of the state's variance that it passes on because what comes in goes along with it, over
-   E[Z (1 - Z)]: twice the coherence of a unit, which is NULL for 0. */
-static inline float along(const float *coherence, long unit) {
-    return coherence ? 2.0f * coherence[unit] : 0.0f;
-}
+/* A loop over units, compiled for states with a coherence and for those without, whose coherence is
+   NULL: within, `is_coherent` is a constant. */
+#define BY_COHERENCE(...)                                                                          \
+    if (coherence) {                                                                               \
+        enum { is_coherent = 1 };                                                                  \
+        __VA_ARGS__                                                                                \
+    } else {                                                                                       \
+        enum { is_coherent = 0 };                                                                  \
+        __VA_ARGS__                                                                                \
+    }
 
 /* The arguments of a step and of its adjoint; c is the cell of an LSTM, NULL for the others. bias may
    be NULL, and p_mean_grad and p_var_grad where they would equal x_mean_grad and x_var_grad, and
@@ -247,17 +252,17 @@ static inline float along(const float *coherence, long unit) {
 static inline void update(int n, long first, long flat, long pair, long size, const float *z,
                           const float *zv, const float *c, const float *cv, in coherence, in h_mean,
                           in h_var, out new_mean, out new_var, out operand_moments) {
-    for (int j = 0; j < n; j++) {
+    BY_COHERENCE(for (int j = 0; j < n; j++) {
         float zj = z[j] + 0.5f, cj = 2.0f * c[j], cvj = 4.0f * cv[j], hv = h_var[flat + j];
         float difference = h_mean[flat + j] - cj, mean = cj + zj * difference;
         float var = (1.0f - zj) * (1.0f - zj) * cvj + zj * zj * hv
-                    + zv[j] * (cvj + hv + difference * difference)
-                    + along(coherence, first + j) * (zj * (1.0f - zj) - zv[j]) * hv;
+                    + zv[j] * (cvj + hv + difference * difference);
+        if (is_coherent) var += 2.0f * coherence[first + j] * (zj * (1.0f - zj) - zv[j]) * hv;
         new_mean[flat + j] = mean;
         new_var[flat + j] = var;
         operand_moments[pair + j] = mean * mean;
         operand_moments[pair + size + j] = var;
-    }
+    })
 }
 
 /* Sigmoids of all entries: value is centred, sigmoid - 1/2. */
@@ -313,17 +318,22 @@ void gru_backward(BACKWARD) {
         logistic_with_slopes(n, m, v, &c);
         incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
                  by_var);
-        for (int j = 0; j < n; j++) {
+        BY_COHERENCE(for (int j = 0; j < n; j++) {
             float hv = h_var[flat + j], rj = r.value[j] + 0.5f, zj = z.value[j] + 0.5f;
             float cj = 2.0f * c.value[j], cv = 4.0f * c.var[j], zv = z.var[j];
             float bm = by_mean[j] + carried_mean[flat + j], bv = by_var[j] + carried_var[flat + j];
             float difference = h_mean[flat + j] - cj;
             float by_difference = bm * zj + 2.0f * bv * zv * difference, by_c = bm - by_difference;
             float by_cv = bv * ((1.0f - zj) * (1.0f - zj) + zv);
-            float more = along(coherence, first + j);
-            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv)
-                         + bv * more * hv * (1.0f - 2.0f * zj);
-            float by_zv = bv * (cv + hv + difference * difference - more * hv);
+            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
+            float by_zv = bv * (cv + hv + difference * difference), by_hv = bv * (zj * zj + zv);
+            if (is_coherent) {
+                float both = zj * (1.0f - zj) - zv, more = 2.0f * bv * coherence[first + j];
+                by_z += more * hv * (1.0f - 2.0f * zj);
+                by_zv -= more * hv;
+                by_hv += more * both;
+                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
+            }
             float by_xc = 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
             float by_xcv = 8.0f * by_c * c.by_var[j] + 16.0f * by_cv * c.var_by_var[j];
             float by_r = by_xc * pc[j] + 2.0f * by_xcv * rj * pcv[j];
@@ -341,10 +351,8 @@ void gru_backward(BACKWARD) {
             p_mean_grad[at + 2 * size + j] = by_xc * rj + 2.0f * by_xcv * r.var[j] * pc[j];
             p_var_grad[at + 2 * size + j] = by_xcv * (r.var[j] + rj * rj);
             carried_mean[flat + j] = by_difference;
-            float both = zj * (1.0f - zj) - zv;
-            carried_var[flat + j] = bv * (zj * zj + zv + more * both);
-            if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
-        }
+            carried_var[flat + j] = by_hv;
+        })
     END_BLOCKS
 }
 
@@ -358,17 +366,18 @@ void lstm_forward(FORWARD) {
             summed(n, x_var + at + k * size, p_var + at + k * size, bias_var, first + k * size, scale * scale, v);
             logistic(n, m, v, value[k], var[k]);
         }
-        for (int j = 0; j < n; j++) {
+        BY_COHERENCE(for (int j = 0; j < n; j++) {
             float i = value[0][j] + 0.5f, f = value[1][j] + 0.5f, g = 2.0f * value[2][j];
             float c = f * c_mean[flat + j] + i * g;
             float cv = product_var(f, var[1][j], c_mean[flat + j], c_var[flat + j])
-                       + product_var(i, var[0][j], g, 4.0f * var[2][j])
-                       + along(coherence, first + j) * (f * (1.0f - f) - var[1][j]) * c_var[flat + j];
+                       + product_var(i, var[0][j], g, 4.0f * var[2][j]);
+            if (is_coherent)
+                cv += 2.0f * coherence[first + j] * (f * (1.0f - f) - var[1][j]) * c_var[flat + j];
             new_c_mean[flat + j] = c;
             new_c_var[flat + j] = cv;
             m[j] = 2.0f * c;
             v[j] = 4.0f * cv;
-        }
+        })
         logistic(n, m, v, t, tv);
         for (int j = 0; j < n; j++) {
             float o = value[3][j] + 0.5f, mean = 2.0f * o * t[j];
@@ -391,18 +400,20 @@ void lstm_backward(BACKWARD) {
             summed(n, x_var + at + k * size, p_var + at + k * size, bias_var, first + k * size, scale * scale, v);
             logistic_with_slopes(n, m, v, &s[k]);
         }
-        for (int j = 0; j < n; j++) {
+        BY_COHERENCE(for (int j = 0; j < n; j++) {
             float i = s[0].value[j] + 0.5f, f = s[1].value[j] + 0.5f, g = 2.0f * s[2].value[j];
+            float cv = product_var(f, s[1].var[j], c_mean[flat + j], c_var[flat + j])
+                       + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j]);
+            if (is_coherent)
+                cv += 2.0f * coherence[first + j] * (f * (1.0f - f) - s[1].var[j])
+                      * c_var[flat + j];
             m[j] = 2.0f * (f * c_mean[flat + j] + i * g);
-            v[j] = 4.0f * (product_var(f, s[1].var[j], c_mean[flat + j], c_var[flat + j])
-                           + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j])
-                           + along(coherence, first + j) * (f * (1.0f - f) - s[1].var[j])
-                                 * c_var[flat + j]);
-        }
+            v[j] = 4.0f * cv;
+        })
         logistic_with_slopes(n, m, v, &t);
         incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
                  by_var);
-        for (int j = 0; j < n; j++) {
+        BY_COHERENCE(for (int j = 0; j < n; j++) {
             float i = s[0].value[j] + 0.5f, f = s[1].value[j] + 0.5f, o = s[3].value[j] + 0.5f;
             float iv = s[0].var[j], fv = s[1].var[j], ov = s[3].var[j];
             float g = 2.0f * s[2].value[j], gv = 4.0f * s[2].var[j];
@@ -413,18 +424,22 @@ void lstm_backward(BACKWARD) {
             float by_cv = carried_var[flat + j] + 8.0f * by_t * t.by_var[j] + 16.0f * by_tv * t.var_by_var[j];
             by[0][j] = by_c * g + 2.0f * by_cv * i * gv;
             by_v[0][j] = by_cv * (gv + g * g);
-            float more = along(coherence, first + j);
-            by[1][j] = by_c * c + by_cv * cv * (2.0f * f + more * (1.0f - 2.0f * f));
-            by_v[1][j] = by_cv * (cv + c * c - more * cv);
+            by[1][j] = by_c * c + 2.0f * by_cv * f * cv;
+            by_v[1][j] = by_cv * (cv + c * c);
             by[2][j] = 2.0f * (by_c * i + 2.0f * by_cv * iv * g);
             by_v[2][j] = 4.0f * by_cv * (iv + i * i);
             by[3][j] = bm * tm + 2.0f * bv * o * tv;
             by_v[3][j] = bv * (tv + tm * tm);
             carried_mean[flat + j] = by_c * f + 2.0f * by_cv * fv * c;
-            float both = f * (1.0f - f) - fv;
-            carried_var[flat + j] = by_cv * (fv + f * f + more * both);
-            if (coherence_grad) coherence_grad[flat + j] = 2.0f * by_cv * both * cv;
-        }
+            carried_var[flat + j] = by_cv * (fv + f * f);
+            if (is_coherent) {
+                float both = f * (1.0f - f) - fv, more = 2.0f * by_cv * coherence[first + j];
+                by[1][j] += more * cv * (1.0f - 2.0f * f);
+                by_v[1][j] -= more * cv;
+                carried_var[flat + j] += more * both;
+                if (coherence_grad) coherence_grad[flat + j] = 2.0f * by_cv * both * cv;
+            }
+        })
         for (int k = 0; k < 4; k++) {
             float scale = k == 2 ? 2.0f : 1.0f;
             long gate = at + k * size;
@@ -539,17 +554,22 @@ void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q
         logistic_with_slopes(n, m, v, &c);
         incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean,
                  by_operand_moments, by_mean, by_var);
-        for (int j = 0; j < n; j++) {
+        BY_COHERENCE(for (int j = 0; j < n; j++) {
             float hv = h_var[flat + j], zj = z.value[j] + 0.5f, zv = z.var[j];
             float cj = 2.0f * c.value[j], cv = 4.0f * c.var[j];
             float bm = by_mean[j] + carried_mean[flat + j], bv = by_var[j] + carried_var[flat + j];
             float difference = h_mean[flat + j] - cj;
             float by_difference = bm * zj + 2.0f * bv * zv * difference, by_c = bm - by_difference;
             float by_cv = bv * ((1.0f - zj) * (1.0f - zj) + zv);
-            float more = along(coherence, first + j);
-            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv)
-                         + bv * more * hv * (1.0f - 2.0f * zj);
-            float by_zv = bv * (cv + hv + difference * difference - more * hv);
+            float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
+            float by_zv = bv * (cv + hv + difference * difference), by_hv = bv * (zj * zj + zv);
+            if (is_coherent) {
+                float both = zj * (1.0f - zj) - zv, more = 2.0f * bv * coherence[first + j];
+                by_z += more * hv * (1.0f - 2.0f * zj);
+                by_zv -= more * hv;
+                by_hv += more * both;
+                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
+            }
             x_mean_grad[gate + j] = q_mean_grad[flat + j] =
                 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
             x_var_grad[gate + j] = q_var_grad[flat + j] =
@@ -559,10 +579,8 @@ void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q
             x_var_grad[at + size + j] = p_var_grad[pair + size + j] =
                 by_z * z.by_var[j] + by_zv * z.var_by_var[j];
             carried_mean[flat + j] = by_difference;
-            float both = zj * (1.0f - zj) - zv;
-            carried_var[flat + j] = bv * (zj * zj + zv + more * both);
-            if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
-        }
+            carried_var[flat + j] = by_hv;
+        })
     END_BLOCKS
 }
 
