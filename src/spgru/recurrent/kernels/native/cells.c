@@ -400,16 +400,17 @@ void lstm_backward(BACKWARD) {
             summed(n, x_var + at + k * size, p_var + at + k * size, bias_var, first + k * size, scale * scale, v);
             logistic_with_slopes(n, m, v, &s[k]);
         }
-        BY_COHERENCE(for (int j = 0; j < n; j++) {
+        for (int j = 0; j < n; j++) {
             float i = s[0].value[j] + 0.5f, f = s[1].value[j] + 0.5f, g = 2.0f * s[2].value[j];
-            float cv = product_var(f, s[1].var[j], c_mean[flat + j], c_var[flat + j])
-                       + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j]);
-            if (is_coherent)
-                cv += 2.0f * coherence[first + j] * (f * (1.0f - f) - s[1].var[j])
-                      * c_var[flat + j];
             m[j] = 2.0f * (f * c_mean[flat + j] + i * g);
-            v[j] = 4.0f * cv;
-        })
+            v[j] = 4.0f * (product_var(f, s[1].var[j], c_mean[flat + j], c_var[flat + j])
+                           + product_var(i, s[0].var[j], g, 4.0f * s[2].var[j]));
+        }
+        if (coherence)
+            for (int j = 0; j < n; j++) {
+                float f = s[1].value[j] + 0.5f, both = f * (1.0f - f) - s[1].var[j];
+                v[j] += 8.0f * coherence[first + j] * both * c_var[flat + j];
+            }
         logistic_with_slopes(n, m, v, &t);
         incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
                  by_var);
