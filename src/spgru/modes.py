@@ -227,7 +227,8 @@ def enter_frozen(layers: Iterable[nn.Module], learns: bool) -> Any:
 
 
 def enter_gains(gains: Mapping[nn.Module, Mapping[str, Tensor]]) -> Any:
-    """Block in which these layers have these gains by weight; a missing one is 1."""
+    """Block in which these layers have these gains, by the keys of `Layer.gains`; a missing one is
+    1, a missing coherence 0."""
     return _entered(_gains, gains)
 
 

@@ -116,6 +116,26 @@ def test_a_coherence_of_one_passes_on_no_more_than_there_is(kind: str) -> None:
     assert (after.var < hx.var).all()
 
 
+@pytest.mark.parametrize("backend", ["reference", *KERNELS])
+@pytest.mark.parametrize("kind", ["GRU", "GRU, reset before", "LSTM"])
+def test_no_variance_is_negative_where_gates_close(kind: str, backend: Any) -> None:
+    """A gate's mean is rounded to 0 or 1 before its variance is."""
+    if backend == "triton" and kind == "GRU, reset before":
+        pytest.skip("there is no such kernel")
+    cls, own = LAYERS[kind]
+    layer = cls(4, 32, weight_std=0.01, backend=backend, device=DEVICE, **own)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if name.startswith("weight"):
+                parameter.mul_(10)
+    layer.set_gains_({"coherence_l0": torch.full((32,), 0.9)})
+    x = 5 * torch.randn(40, 8, 4, device=DEVICE)
+    with torch.no_grad():
+        output, state = layer(x)
+        assert (output.var >= 0).all()
+        layer(x[:1], state)  # states with a negative variance are refused
+
+
 def test_what_has_another_update_has_no_coherence() -> None:
     for layer in (
         spgru.RNN(3, 4), spgru.RNNCell(3, 4), spgru.Linear(3, 4), spgru.GRU(3, 4, rule="paper"),
@@ -237,6 +257,8 @@ def test_gains_travel_with_the_layer() -> None:
     assert not layer.gains()
     with pytest.raises(ValueError, match="one for every row"):
         layer.set_gains_({"weight_hh_l0": torch.ones(3)})
+    with pytest.raises(ValueError, match=r"no gains of coherence; .* coherence_l0"):
+        layer.set_gains_({"coherence": torch.ones(16)})
 
 
 def test_frozen_layers_notice_gains() -> None:

@@ -20,7 +20,6 @@ from spgru.nn.output_scale import (
     scales_of,
     uncalibrated,
 )
-from spgru.nn.weight import gain_name
 
 __all__ = [
     "at_rest", "calibration_state", "is_calibrated", "load_calibration", "make_room", "uncalibrate",
@@ -75,7 +74,7 @@ def calibration_state(module: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for name, layer in layers_of(module):
         prefix = f"{name}." if name else ""
-        found |= {prefix + gain_name(weight): gain for weight, gain in layer.gains().items()}
+        found |= {prefix + buffer: gain for buffer, gain in layer.gain_state().items()}
     for name, scale in named_scales(module):
         found |= {f"{name}.{key}": value for key, value in scale.named_buffers()}
     return found

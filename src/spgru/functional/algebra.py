@@ -119,8 +119,9 @@ def coherent(updated: Value, gate: Value, state: Value, coherence: Tensor | None
     gate, state = promote(gate, state)
     if isinstance(gate, Tensor):
         return updated
-    both = gate.mean * (1 - gate.mean) - gate.var
-    return Moments(updated.mean, updated.var + 2 * coherence.to(both) * both * state.var)
+    # Where a mean has been rounded to 0 or 1 its variance is left.
+    share = (gate.mean * (1 - gate.mean) - gate.var).clamp(min=0)
+    return Moments(updated.mean, updated.var + 2 * coherence.to(share) * share * state.var)
 
 
 def dropout(x: Value, p: float = 0.5, training: bool = True) -> Value:

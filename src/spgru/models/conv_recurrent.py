@@ -83,7 +83,7 @@ class ConvCell(RecurrentLayer):
                 (rows, hidden_channels, *window),
                 fan_hh,
                 bound_hh,
-                passed_on=hidden_channels,
+                passed_on=self._passed_on(hidden_channels),
             ),
             WeightShape("bias_ih", (rows,), fan_ih, bound_ih),
             WeightShape("bias_hh", (rows,), fan_hh, bound_hh),

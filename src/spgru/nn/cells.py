@@ -43,7 +43,11 @@ class RecurrentCell(RecurrentLayer):
         specs = [
             WeightShape("weight_ih", (rows, input_size), input_size, bound),
             WeightShape(
-                "weight_hh", (rows, hidden_size), hidden_size, bound, passed_on=self._passed_on
+                "weight_hh",
+                (rows, hidden_size),
+                hidden_size,
+                bound,
+                passed_on=self._passed_on(hidden_size),
             ),
         ]
         if bias:

@@ -105,8 +105,8 @@ class Layer(RandomWeights):
         """What `make` gives; within a block of `spgru.frozen` that of the first call.
 
         Args:
-            names: of the weights it is made from, the matrix first; with its gain they are all
-                that it depends on
+            names: of the weights it is made from, the matrix first; with its gain and coherence
+                they are all that it depends on
         """
         frozen, mode = frozen_of(self), weight_mode(self)
         if isinstance(mode, Responding):

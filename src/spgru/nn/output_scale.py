@@ -16,7 +16,6 @@ from spgru.moments.nested import at_their_means, dims_of, first_moments, is_mome
 from spgru.nn.contexts import at_mean
 from spgru.nn.layer import layers_of
 from spgru.nn.scale import Scale
-from spgru.nn.weight import gain_name
 
 __all__ = [
     "CHILD", "OutputScale", "attach_scale", "detach_scale", "named_scales", "own_scale", "place_of",
@@ -156,7 +155,7 @@ def _loses_gains(owner: nn.Module, state_dict: Mapping[str, Any], prefix: str) -
     """Whether gains go with weights that are loaded without any."""
     return any(
         any(key.startswith(f"{prefix}{name}.") for key in state_dict)
-        and not all(f"{prefix}{name}.{gain_name(weight)}" in state_dict for weight in layer.gains())
+        and not all(f"{prefix}{name}.{buffer}" in state_dict for buffer in layer.gain_state())
         for name, layer in layers_of(owner)
         if layer.gains()
     )

@@ -190,13 +190,7 @@ class RandomWeights(nn.Module):
 
     def _gains(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Buffer and shape of all gains that there may be, by their keys in `gains`."""
-        return {
-            key: value
-            for spec in self._specs.values()
-            for key, value in spec.gains.items()
-            # Other families and the printed formulas pass a state on in another way.
-            if key != spec.coherence or (self.family.name == "gaussian" and self.rule == "exact")
-        }
+        return {key: value for spec in self._specs.values() for key, value in spec.gains.items()}
 
     def gain_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of all gains that there may be: of matrices by their names, and of states."""
@@ -208,10 +202,20 @@ class RandomWeights(nn.Module):
         found = {key: self._buffers.get(buffer) for key, (buffer, _) in self._gains().items()}
         return {key: gain for key, gain in found.items() if gain is not None}
 
+    def gain_state(self) -> dict[str, Tensor]:
+        """`gains` by the names of their buffers."""
+        known, gains = self._gains(), self.gains()
+        return {known[key][0]: gain for key, gain in gains.items()}
+
     def set_gains_(self, gains: Mapping[str, Tensor]) -> None:
         """Set these gains, by the keys that `gains` has for them, and take all others out."""
-        like = self._like
-        for key, (buffer, shape) in self._gains().items():
+        like, known = self._like, self._gains()
+        unknown = sorted(set(gains) - set(known))
+        if unknown:
+            raise ValueError(
+                f"there are no gains of {', '.join(unknown)}; this layer has {', '.join(known)}"
+            )
+        for key, (buffer, shape) in known.items():
             gain = gains.get(key)
             if gain is not None and tuple(gain.shape) != shape:
                 raise ValueError(

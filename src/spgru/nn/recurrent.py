@@ -115,8 +115,9 @@ class Recurrent(RecurrentLayer):
             for reverse in (False, True)[: self._directions]:
                 part = self._part(layer, reverse)
                 yield WeightShape(f"weight_ih_{part}", (rows, inputs), inputs, bound)
+                passed_on = self._passed_on(self.hidden_size)
                 yield WeightShape(
-                    f"weight_hh_{part}", (rows, size), size, bound, passed_on=self._passed_on
+                    f"weight_hh_{part}", (rows, size), size, bound, passed_on=passed_on
                 )
                 if self.bias:
                     yield WeightShape(f"bias_ih_{part}", (rows,), inputs, bound)

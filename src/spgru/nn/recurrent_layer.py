@@ -41,7 +41,6 @@ class RecurrentLayer(Layer):
     gates: int
     """Rows of weight_ih in units of the hidden size."""
     state_names: tuple[str, ...] = ("h",)
-    hidden_size: int
 
     def __init__(
         self,
@@ -58,10 +57,11 @@ class RecurrentLayer(Layer):
     def _cell(self, part: str) -> Cell:
         """The equations with the weights of one part."""
 
-    @property
-    def _passed_on(self) -> int:
-        """Units that a step passes on by a gate: all of a GRU or LSTM, none of a plain network."""
-        return self.hidden_size if self.gates > 1 else 0
+    def _passed_on(self, size: int) -> int:
+        """Units whose state a step passes on by a gate: all of a GRU or LSTM, none of a plain
+        network. Other families and the printed formulas do it in another way."""
+        has_gate = self.gates > 1 and self.family.name == "gaussian" and self.rule == "exact"
+        return size if has_gate else 0
 
     def _hidden_map(self, part: str) -> Affine:
         """The map of the state, H -> gates H."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spgru.nn.random_weights import RandomWeights
 
 __all__ = [
-    "StandardDeviation", "Weight", "WeightShape", "gain_name", "is_spread", "named_weights",
+    "StandardDeviation", "Weight", "WeightShape", "is_spread", "named_weights",
     "parameter_groups", "spread_name", "start_name",
 ]  # fmt: skip
 
@@ -65,9 +65,7 @@ def start_name(name: str) -> str:
 
 
 def gain_name(name: str) -> str:
-    """`weight_ih_l0` -> `gain_w_ih_l0`; that of a state has its name already, `coherence_l0`"""
-    if name.startswith("coherence"):
-        return name
+    """`weight_ih_l0` -> `gain_w_ih_l0`"""
     return spread_name(name).replace("spread", "gain", 1)
 
 

@@ -84,7 +84,7 @@ def _tap_obstacle(cell: Cell) -> str | None:
     if cell.hidden.weight.dtype != torch.float32:
         return "kernels give the response in float32 only"
     if cell.hidden.coherence is not None:
-        return "kernels give the response without gains of the state only"
+        return "kernels give the response without coherences only"
     return None
 
 

@@ -123,7 +123,7 @@ def _backward(
     by_moments = a.h_mean.new_zeros(*a.h_mean.shape[:-1], 2 * size)
     by_reset_mean, by_reset_moments = torch.empty_like(by_mean), torch.empty_like(by_moments)
     # Of every step, since what a step adds to it is known there alone.
-    by_coherence = a.x_mean.new_empty(*places, size) if needed[10] else None
+    by_coherence = a.h_mean.new_zeros(*places, size) if needed[10] else None
     coherence_grad: Any = [None] * steps.count
     if by_coherence is not None:
         coherence_grad = by_coherence.split(steps.sizes)

@@ -198,7 +198,7 @@ def _backward(
     carried = [as_rows(grad).clone() for grad in final_cell] or [zeros[0], zeros[1]]
     kept_p = None if is_shared else p_grads
     # Of every step, since what a step adds to it is known there alone.
-    by_coherence = a.x_mean.new_empty(*a.x_mean.shape[:-1], size) if needed[10] else None
+    by_coherence = a.h_mean.new_zeros(*a.x_mean.shape[:-1], size) if needed[10] else None
     fits = False
     if history.plan is not None:
         by_mean, by_moments = zeros[2], zeros[3:].view(*a.h_mean.shape[:-1], 2 * size)

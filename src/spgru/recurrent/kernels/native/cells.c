@@ -222,6 +222,12 @@ static inline float product_var(float a, float a_var, float b, float b_var) {
 typedef const float *restrict in;
 typedef float *restrict out;
 
+/* E[Z (1 - Z)] of a gate in [0, 1]. Where z has been rounded to 0 or 1 its variance is left. */
+static inline float open_share(float z, float zv) {
+    float share = z * (1.0f - z) - zv;
+    return share > 0.0f ? share : 0.0f;
+}
+
 /* A loop over units, compiled for states with a coherence and for those without, whose coherence is
    NULL: within, `is_coherent` is a constant. */
 #define BY_COHERENCE(...)                                                                          \
@@ -234,17 +240,16 @@ typedef float *restrict out;
     }
 
 /* The arguments of a step and of its adjoint; c is the cell of an LSTM, NULL for the others. bias may
-   be NULL, and p_mean_grad and p_var_grad where they would equal x_mean_grad and x_var_grad, and
-   coherence_grad, of every row, where nobody asks for it. carried
-   is the gradient that the state (of an LSTM, the cell) after the step has from the update after;
-   then that of the state before. */
+   be NULL, p_mean_grad and p_var_grad where they would equal x_mean_grad and x_var_grad, and
+   coherence_grad, of every row, where nobody asks for it. carried is the gradient that the state (of
+   an LSTM, the cell) after the step has from the update after; then that of the state before. */
 #define FORWARD                                                                                    \
     in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in coherence, in h_mean,       \
-    in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,                 \
+    in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,       \
     out operand_moments, long rows, long size, long threads
 #define BACKWARD                                                                                   \
     in x_mean, in x_var, in p_mean, in p_var, in bias, in bias_var, in coherence, in h_mean,       \
-    in h_var, in c_mean, in c_var, in new_mean, in out_mean, in out_var, in by_operand_mean,                 \
+    in h_var, in c_mean, in c_var, in new_mean, in out_mean, in out_var, in by_operand_mean,       \
     in by_operand_moments, out x_mean_grad, out x_var_grad, out p_mean_grad, out p_var_grad,       \
     out coherence_grad, out carried_mean, out carried_var, long rows, long size, long threads
 
@@ -257,7 +262,7 @@ static inline void update(int n, long first, long flat, long pair, long size, co
         float difference = h_mean[flat + j] - cj, mean = cj + zj * difference;
         float var = (1.0f - zj) * (1.0f - zj) * cvj + zj * zj * hv
                     + zv[j] * (cvj + hv + difference * difference);
-        if (is_coherent) var += 2.0f * coherence[first + j] * (zj * (1.0f - zj) - zv[j]) * hv;
+        if (is_coherent) var += 2.0f * coherence[first + j] * open_share(zj, zv[j]) * hv;
         new_mean[flat + j] = mean;
         new_var[flat + j] = var;
         operand_moments[pair + j] = mean * mean;
@@ -328,11 +333,11 @@ void gru_backward(BACKWARD) {
             float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
             float by_zv = bv * (cv + hv + difference * difference), by_hv = bv * (zj * zj + zv);
             if (is_coherent) {
-                float both = zj * (1.0f - zj) - zv, more = 2.0f * bv * coherence[first + j];
+                float share = open_share(zj, zv), more = 2.0f * bv * coherence[first + j];
                 by_z += more * hv * (1.0f - 2.0f * zj);
                 by_zv -= more * hv;
-                by_hv += more * both;
-                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
+                by_hv += more * share;
+                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * share * hv;
             }
             float by_xc = 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
             float by_xcv = 8.0f * by_c * c.by_var[j] + 16.0f * by_cv * c.var_by_var[j];
@@ -372,7 +377,7 @@ void lstm_forward(FORWARD) {
             float cv = product_var(f, var[1][j], c_mean[flat + j], c_var[flat + j])
                        + product_var(i, var[0][j], g, 4.0f * var[2][j]);
             if (is_coherent)
-                cv += 2.0f * coherence[first + j] * (f * (1.0f - f) - var[1][j]) * c_var[flat + j];
+                cv += 2.0f * coherence[first + j] * open_share(f, var[1][j]) * c_var[flat + j];
             new_c_mean[flat + j] = c;
             new_c_var[flat + j] = cv;
             m[j] = 2.0f * c;
@@ -408,8 +413,8 @@ void lstm_backward(BACKWARD) {
         }
         if (coherence)
             for (int j = 0; j < n; j++) {
-                float f = s[1].value[j] + 0.5f, both = f * (1.0f - f) - s[1].var[j];
-                v[j] += 8.0f * coherence[first + j] * both * c_var[flat + j];
+                float share = open_share(s[1].value[j] + 0.5f, s[1].var[j]);
+                v[j] += 8.0f * coherence[first + j] * share * c_var[flat + j];
             }
         logistic_with_slopes(n, m, v, &t);
         incoming(n, flat, pair, size, out_mean, out_var, new_mean, by_operand_mean, by_operand_moments, by_mean,
@@ -434,11 +439,11 @@ void lstm_backward(BACKWARD) {
             carried_mean[flat + j] = by_c * f + 2.0f * by_cv * fv * c;
             carried_var[flat + j] = by_cv * (fv + f * f);
             if (is_coherent) {
-                float both = f * (1.0f - f) - fv, more = 2.0f * by_cv * coherence[first + j];
+                float share = open_share(f, fv), more = 2.0f * by_cv * coherence[first + j];
                 by[1][j] += more * cv * (1.0f - 2.0f * f);
                 by_v[1][j] -= more * cv;
-                carried_var[flat + j] += more * both;
-                if (coherence_grad) coherence_grad[flat + j] = 2.0f * by_cv * both * cv;
+                carried_var[flat + j] += more * share;
+                if (coherence_grad) coherence_grad[flat + j] = 2.0f * by_cv * share * cv;
             }
         })
         for (int k = 0; k < 4; k++) {
@@ -565,11 +570,11 @@ void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q
             float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
             float by_zv = bv * (cv + hv + difference * difference), by_hv = bv * (zj * zj + zv);
             if (is_coherent) {
-                float both = zj * (1.0f - zj) - zv, more = 2.0f * bv * coherence[first + j];
+                float share = open_share(zj, zv), more = 2.0f * bv * coherence[first + j];
                 by_z += more * hv * (1.0f - 2.0f * zj);
                 by_zv -= more * hv;
-                by_hv += more * both;
-                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * both * hv;
+                by_hv += more * share;
+                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * share * hv;
             }
             x_mean_grad[gate + j] = q_mean_grad[flat + j] =
                 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
@@ -669,7 +674,7 @@ static void multiply(long rows, long inputs, long outputs, in x_mean, in x_var, 
 #define WHOLE_STEP                                                                                 \
     in x_mean, in x_var, in input_weight, in input_weight_var, in input_gain, in input_bias,       \
     in input_bias_var, in weight, in weight_var, in gain, in bias, in bias_var, in coherence,      \
-    in h_mean, in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,       \
+    in h_mean, in h_var, in c_mean, in c_var, out new_mean, out new_var, out new_c_mean, out new_c_var,\
     out scratch, long rows, long inputs, long size
 
 #define PRODUCTS(gates, hidden_gates)                                                              \

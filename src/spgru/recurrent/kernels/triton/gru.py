@@ -16,6 +16,7 @@ from spgru.recurrent.kernels.triton.layout import (
     load_gates,
     load_state,
     load_unit,
+    open_share,
     store_gate,
 )
 from spgru.recurrent.kernels.triton.persistent import Persistent
@@ -42,7 +43,7 @@ def _forward(x, x_var, p, p_var, state, along):
     difference = h - c
     mean = c + z * difference
     var = (1 - z) * (1 - z) * cv + z * z * hv + zv * (cv + hv + difference * difference)
-    return mean, var + along * (z * (1 - z) - zv) * hv
+    return mean, var + along * open_share(z, zv) * hv
 
 
 @triton.jit
@@ -109,11 +110,11 @@ def _backward(
     store_gate(p_var_grad, row, column, mask, by_xz_var, 1, 3, size)
     store_gate(p_var_grad, row, column, mask, by_pc_var, 2, 3, size)
     store_gate(carried_mean, row, column, mask, by_difference, 0, 1, size)
-    both = z * (1 - z) - zv
-    by_hv = by_var * (z * z + zv + along * both)
+    share = open_share(z, zv)
+    by_hv = by_var * (z * z + zv + along * share)
     store_gate(carried_var, row, column, mask, by_hv, 0, 1, size)
     if coherence_grad is not None:
-        store_gate(coherence_grad, row, column, mask, 2 * by_var * both * hv, 0, 1, size)
+        store_gate(coherence_grad, row, column, mask, 2 * by_var * share * hv, 0, 1, size)
 
 
 KERNELS = CellKernels(

@@ -12,7 +12,7 @@ import triton.language as tl
 
 __all__ = [
     "incoming", "load_along", "load_gate", "load_gates", "load_product", "load_state", "load_unit",
-    "store_gate", "store_state",
+    "open_share", "store_gate", "store_state",
 ]  # fmt: skip
 
 
@@ -49,6 +49,12 @@ def load_along(coherence, column, mask, size: tl.constexpr):
     if coherence is not None:
         found = 2 * load_unit(coherence, 0, column, mask, size)
     return found
+
+
+@triton.jit
+def open_share(z, zv):
+    """E[Z (1 - Z)] of a gate in [0, 1]. Where z has been rounded to 0 or 1 its variance is left."""
+    return tl.maximum(z * (1 - z) - zv, 0.0)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from spgru.recurrent.kernels.triton.layout import (
     load_gate,
     load_product,
     load_unit,
+    open_share,
     store_gate,
 )
 from spgru.recurrent.kernels.triton.persistent import Persistent
@@ -49,7 +50,7 @@ def _forward(x, x_var, p, p_var, state, along):
     gv *= 4
     new_c = f * c + i * g
     new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
-    new_cv += along * (f * (1 - f) - fv) * cv
+    new_cv += along * open_share(f, fv) * cv
     t, tv = logistic(2 * new_c, 4 * new_cv)
     t *= 2
     tv *= 4
@@ -96,7 +97,7 @@ def _backward(
     new_c = f * c + i * g
     along = load_along(coherence, column, mask, size)
     new_cv = _product_var(f, fv, c, cv) + _product_var(i, iv, g, gv)
-    new_cv += along * (f * (1 - f) - fv) * cv
+    new_cv += along * open_share(f, fv) * cv
     t, tv, t_m, t_v, tv_m, tv_v = logistic_with_slopes(2 * new_c, 4 * new_cv)
     t *= 2
     tv *= 4
@@ -115,11 +116,11 @@ def _backward(
     by_g = by_c * i + 2 * by_cv * iv * g
     by_gv = by_cv * (iv + i * i)
     store_gate(carried_mean, row, column, mask, by_c * f + 2 * by_cv * fv * c, 0, 1, size)
-    both = f * (1 - f) - fv
-    by_old = by_cv * (fv + f * f + along * both)
+    share = open_share(f, fv)
+    by_old = by_cv * (fv + f * f + along * share)
     store_gate(carried_var, row, column, mask, by_old, 0, 1, size)
     if coherence_grad is not None:
-        store_gate(coherence_grad, row, column, mask, 2 * by_cv * both * cv, 0, 1, size)
+        store_gate(coherence_grad, row, column, mask, 2 * by_cv * share * cv, 0, 1, size)
 
     by_xi = by_i * i_m + by_iv * iv_m
     by_xf = by_f * f_m + by_fv * fv_m
