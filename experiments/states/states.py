@@ -9,7 +9,6 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -66,9 +65,12 @@ def factor() -> Iterator[None]:
             return after
         return Moments(after.mean, after.var + (k - 1) * (gate.mean**2 + gate.var) * state.var)
 
-    with _positive(), patch("spgru.recurrent.gru.coherent", scaled):
-        with patch("spgru.recurrent.lstm.coherent", scaled):
-            yield
+    with (
+        _positive(),
+        patch("spgru.recurrent.gru.coherent", scaled),
+        patch("spgru.recurrent.lstm.coherent", scaled),
+    ):
+        yield
 
 
 @contextmanager
@@ -83,9 +85,9 @@ def candidate() -> Iterator[None]:
         return found(self, x, *options)
 
     def telling(step: Callable[..., Any]) -> Callable[..., Any]:
-        def told(*parts: Any, hidden: Any, **options: Any) -> Any:
-            left[:] = [] if hidden.coherence is None else [hidden.coherence]
-            return step(*parts, hidden=replace(hidden, coherence=None), **options)
+        def told(*parts: Any, coherence: Tensor | None, **options: Any) -> Any:
+            left[:] = [] if coherence is None else [coherence]
+            return step(*parts, **options)
 
         return told
 

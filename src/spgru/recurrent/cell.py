@@ -68,7 +68,10 @@ def lstm_cell(
     """
 
     def equation(other: Any) -> Step[Any]:
-        return partial(lstm_step, hidden=other, projection=projection, family=family, rule=rule)
+        return partial(
+            lstm_step, hidden=other, projection=projection, family=family, rule=rule,
+            coherence=other.coherence,
+        )  # fmt: skip
 
     obstacle = None if projection is None else "there is no kernel for proj_size"
     return Cell("lstm", hidden, family, rule, equation, obstacle, projection)

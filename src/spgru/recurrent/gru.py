@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.functional.algebra import add, coherent, lerp, product
@@ -15,7 +17,12 @@ __all__ = ["gru_step", "gru_step_reset_before", "make_gru_step"]
 
 
 def gru_step(
-    inputs: Value, state: tuple[Value], hidden: Affine, family: Family, rule: Rule
+    inputs: Value,
+    state: tuple[Value],
+    hidden: Affine,
+    family: Family,
+    rule: Rule,
+    coherence: Tensor | None = None,
 ) -> Neurons[Value]:
     """The GRU of `torch.nn` and cuDNN, which resets after the product with W.
 
@@ -23,13 +30,13 @@ def gru_step(
         c    = tanh(inputs_c + r * (W_c h + b_c))
         h'   = (1 - z) * c + z * h
 
-    Moments are exact but for the independence of r, z, c and h among each other and of the units;
-    `hidden.coherence` says how far c goes along with h.
+    Moments are exact but for the independence of r, z, c and h among each other and of the units.
 
     Args:
         inputs: (*batch, 3 H), the products with x for r, z and c, bias included
         state: (h,), each (*batch, H)
         hidden: H -> 3 H
+        coherence: (H,), how far c goes along with h; see `spgru.functional.algebra.coherent`
     """
     (h,) = state
     size = h.shape[-1]
@@ -37,7 +44,7 @@ def gru_step(
     hidden_rz, hidden_c = split_last(hidden(h), [2 * size, size])
     r, z = split_last(family.gate(add(inputs_rz, hidden_rz), rule), [size, size])
     c = family.candidate(add(inputs_c, product(r, hidden_c)), rule)
-    state_after = coherent(lerp(c, h, z, rule), z, h, hidden.coherence)
+    state_after = coherent(lerp(c, h, z, rule), z, h, coherence)
     return {"r": r, "z": z, "candidate": c, "state": state_after}
 
 
@@ -48,6 +55,7 @@ def gru_step_reset_before(
     hidden_c: Affine,
     family: Family,
     rule: Rule,
+    coherence: Tensor | None = None,
 ) -> Neurons[Value]:
     """The GRU of the SP-GRU paper, which resets the state before the product with W.
 
@@ -60,13 +68,14 @@ def gru_step_reset_before(
         state: (h,), each (*batch, H)
         hidden_rz: H -> 2 H
         hidden_c: H -> H
+        coherence: as of `gru_step`
     """
     (h,) = state
     size = h.shape[-1]
     inputs_rz, inputs_c = split_last(inputs, [2 * size, size])
     r, z = split_last(family.gate(add(inputs_rz, hidden_rz(h)), rule), [size, size])
     c = family.candidate(add(inputs_c, hidden_c(product(r, h))), rule)
-    state_after = coherent(lerp(c, h, z, rule), z, h, hidden_rz.coherence)
+    state_after = coherent(lerp(c, h, z, rule), z, h, coherence)
     return {"r": r, "z": z, "candidate": c, "state": state_after}
 
 
@@ -75,11 +84,14 @@ def make_gru_step(
 ) -> Step[Any]:
     """Either GRU with the weights `hidden`, H -> 3 H, of a state of `size` units."""
     if reset_after:
-        return partial(gru_step, hidden=hidden, family=family, rule=rule)
+        return partial(
+            gru_step, hidden=hidden, family=family, rule=rule, coherence=hidden.coherence
+        )
     return partial(
         gru_step_reset_before,
         hidden_rz=hidden.rows(0, 2 * size),
         hidden_c=hidden.rows(2 * size, 3 * size),
         family=family,
         rule=rule,
+        coherence=hidden.coherence,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from spgru.families import Family
 from spgru.functional import Affine, Rule
 from spgru.functional.algebra import add, coherent, product
@@ -18,6 +20,7 @@ def lstm_step(
     projection: Affine | None,
     family: Family,
     rule: Rule,
+    coherence: Tensor | None = None,
 ) -> Neurons[Value]:
     """The LSTM of `torch.nn`, with or without projection.
 
@@ -26,14 +29,15 @@ def lstm_step(
         cell'   = f * cell + i * g
         h'      = o * tanh(cell')          times W_hr where there is a projection
 
-    Moments are exact but for the independence of gates and states among each other and of units;
-    `hidden.coherence` says how far i * g goes along with the cell.
+    Moments are exact but for the independence of gates and states among each other and of units.
 
     Args:
         inputs: (*batch, 4 H), the products with x in the order i, f, g, o, bias included
         state: (h, cell), (*batch, H or projected size) and (*batch, H)
         hidden: H or projected size -> 4 H
         projection: H -> projected size
+        coherence: (H,), how far i * g goes along with the cell; see
+            `spgru.functional.algebra.coherent`
     """
     h, cell = state
     size = cell.shape[-1]
@@ -42,7 +46,7 @@ def lstm_step(
     gates = family.gate(cat([summed_if, summed_o], -1), rule)
     i, f, o = split_last(gates, [size, size, size])
     g = family.candidate(summed_g, rule)
-    new_cell = coherent(add(product(f, cell), product(i, g)), f, cell, hidden.coherence)
+    new_cell = coherent(add(product(f, cell), product(i, g)), f, cell, coherence)
     new_h = product(o, family.candidate(new_cell, rule))
     if projection is not None:
         new_h = projection(new_h)
