@@ -97,7 +97,7 @@ def main() -> None:
     gain = spgru.consistent_gain(model, kept[:16])
     tell("at its gain", spgru.respond(model, new, gain=gain), f"  ({gain:.2f})")
     for outcomes, name in (((), "calibrate"), ((came,), "with outcomes")):
-        report = spgru.calibrate(model, kept, *outcomes, draws=400)
+        report = spgru.calibrate(model, kept, *outcomes)
         with torch.no_grad():
             tell(name, model(new), f"  ({report.chosen})")
 
