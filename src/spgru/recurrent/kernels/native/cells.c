@@ -228,6 +228,17 @@ static inline float open_share(float z, float zv) {
     return share > 0.0f ? share : 0.0f;
 }
 
+/* The adjoint of 2 b E[Z (1 - Z)] v, which a coherence b adds to a variance with this gradient: adds
+   to those of Z and v, and gives that of b. */
+static inline float along(float b, float z, float zv, float v, float by_var, float *by_z,
+                          float *by_zv, float *by_v) {
+    float share = open_share(z, zv), by_share = 2.0f * by_var * b;
+    *by_z += by_share * v * (1.0f - 2.0f * z);
+    *by_zv -= by_share * v;
+    *by_v += by_share * share;
+    return 2.0f * by_var * share * v;
+}
+
 /* A loop over units, compiled for states with a coherence and for those without, whose coherence is
    NULL: within, `is_coherent` is a constant. */
 #define BY_COHERENCE(...)                                                                          \
@@ -333,11 +344,8 @@ void gru_backward(BACKWARD) {
             float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
             float by_zv = bv * (cv + hv + difference * difference), by_hv = bv * (zj * zj + zv);
             if (is_coherent) {
-                float share = open_share(zj, zv), more = 2.0f * bv * coherence[first + j];
-                by_z += more * hv * (1.0f - 2.0f * zj);
-                by_zv -= more * hv;
-                by_hv += more * share;
-                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * share * hv;
+                float by_b = along(coherence[first + j], zj, zv, hv, bv, &by_z, &by_zv, &by_hv);
+                if (coherence_grad) coherence_grad[flat + j] = by_b;
             }
             float by_xc = 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
             float by_xcv = 8.0f * by_c * c.by_var[j] + 16.0f * by_cv * c.var_by_var[j];
@@ -439,11 +447,9 @@ void lstm_backward(BACKWARD) {
             carried_mean[flat + j] = by_c * f + 2.0f * by_cv * fv * c;
             carried_var[flat + j] = by_cv * (fv + f * f);
             if (is_coherent) {
-                float share = open_share(f, fv), more = 2.0f * by_cv * coherence[first + j];
-                by[1][j] += more * cv * (1.0f - 2.0f * f);
-                by_v[1][j] -= more * cv;
-                carried_var[flat + j] += more * share;
-                if (coherence_grad) coherence_grad[flat + j] = 2.0f * by_cv * share * cv;
+                float by_b = along(coherence[first + j], f, fv, cv, by_cv, &by[1][j], &by_v[1][j],
+                                   &carried_var[flat + j]);
+                if (coherence_grad) coherence_grad[flat + j] = by_b;
             }
         })
         for (int k = 0; k < 4; k++) {
@@ -570,11 +576,8 @@ void reset_before_update_backward(in x_mean, in x_var, in p_mean, in p_var, in q
             float by_z = bm * difference + 2.0f * bv * (zj * hv - (1.0f - zj) * cv);
             float by_zv = bv * (cv + hv + difference * difference), by_hv = bv * (zj * zj + zv);
             if (is_coherent) {
-                float share = open_share(zj, zv), more = 2.0f * bv * coherence[first + j];
-                by_z += more * hv * (1.0f - 2.0f * zj);
-                by_zv -= more * hv;
-                by_hv += more * share;
-                if (coherence_grad) coherence_grad[flat + j] = 2.0f * bv * share * hv;
+                float by_b = along(coherence[first + j], zj, zv, hv, bv, &by_z, &by_zv, &by_hv);
+                if (coherence_grad) coherence_grad[flat + j] = by_b;
             }
             x_mean_grad[gate + j] = q_mean_grad[flat + j] =
                 4.0f * by_c * c.by_mean[j] + 8.0f * by_cv * c.var_by_mean[j];
