@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import time
 import warnings
@@ -138,7 +140,11 @@ def test_two_workers_give_the_same_numbers_and_a_killed_one_loses_nothing(
 
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address=None,
+            silence_logs=50,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -153,6 +159,16 @@ def test_two_workers_give_the_same_numbers_and_a_killed_one_loses_nothing(
         written(tmp_path / "one"), written(tmp_path / "two"), check_exact=True
     )
     assert not list((tmp_path / "two").glob(".*.partial"))
+
+
+def test_two_jobs_may_run_at_once(folder: Path, source: Path, tmp_path: Path) -> None:
+    """Dask warns where the port of its HTTP server is taken, and here warnings are errors."""
+    pytest.importorskip("distributed")
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # by another job, then
+            taken.bind(("", 8787))
+            taken.listen()
+        assert run(folder, source, tmp_path / "out", workers=1).series == SERIES
 
 
 def test_a_job_goes_on_and_another_is_refused(folder: Path, source: Path, tmp_path: Path) -> None:

@@ -201,10 +201,12 @@ def _working(workers: int, client: Any) -> Iterator[Any]:
     if client is not None:
         yield lambda tasks: _by_dask(tasks, client)
         return
+    # Dask has an HTTP server with or without a dashboard: at a port of its own, so that two jobs at
+    # once do not meet.
     with (
         distributed.LocalCluster(
             n_workers=workers, threads_per_worker=1, dashboard_address=None,
-            silence_logs=logging.CRITICAL,
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"}, silence_logs=logging.CRITICAL,
         ) as cluster,
         distributed.Client(cluster) as own,
     ):  # fmt: skip
