@@ -72,7 +72,7 @@ class Affine:
     gain: Tensor | None = None
     """(O,), or None for 1"""
     coherence: Tensor | None = None
-    """(I,), of the map of a recurrent state: how far what comes in goes along with that state, see
+    """(H,), of the map that reads a recurrent state of H units: how far what comes in goes along with that state, see
     `spgru.functional.algebra.coherent`; None for 0"""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """what follows from the weights, by any key; see `keep`"""
