@@ -72,8 +72,8 @@ class Affine:
     gain: Tensor | None = None
     """(O,), or None for 1"""
     coherence: Tensor | None = None
-    """(H,), of the map that reads a recurrent state of H units: how far what comes in goes along with that state, see
-    `spgru.functional.algebra.coherent`; None for 0"""
+    """(H,), of the map that reads a recurrent state of H units: how far what comes in goes along
+    with that state, see `spgru.functional.algebra.coherent`; None for 0"""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False)
     """what follows from the weights, by any key; see `keep`"""
     tap: Tap | None = None
