@@ -4,8 +4,8 @@
 
 RUN is a folder of `spgru train`, calibrated by `spgru reproduce`, or the name of a network that
 comes with the package; "untrained" is the network of the controlled study at the size of the paper
-before any training, with a gain on every matrix and factors by level, whose time does not depend on
-what the numbers are. Within `spgru.frozen`, 30 sequences of ten frames. The plain form is timed
+before any training, with every gain that there is and factors by level, whose time does not depend
+on what the numbers are. Within `spgru.frozen`, 30 sequences of ten frames. The plain form is timed
 twice: how far that ratio is from 1 is the error of the other.
 """
 
@@ -73,9 +73,8 @@ def _untrained() -> nn.Module:
     path = Path(studies.__file__).parent / "configs" / "paper" / "controlled_sp_gru.yaml"
     model = build(load_config(path).model)
     for _, layer in layers_of(model):
-        specs = {name: weight.spec for name, weight in layer.weights().items()}
-        gained = {name: spec.shape[0] for name, spec in specs.items() if spec.gain is not None}
-        layer.set_gains_({name: torch.full((rows,), 1.3) for name, rows in gained.items()})
+        shapes = layer.gain_shapes()
+        layer.set_gains_({name: torch.full(shape, 0.9) for name, shape in shapes.items()})
     by_step = torch.ones(10)
     model.pixel_scale.set_(Scale(1.1 * by_step, 0.1 * by_step, low=1e-9 * by_step, high=by_step))
     return model

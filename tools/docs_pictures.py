@@ -97,7 +97,10 @@ def forecast() -> Callable[[dict[str, str]], Figure]:
 
 
 def off_the_path() -> Callable[[dict[str, str]], Figure]:
-    """The controlled study at the size of the paper: variance over that of the familiar path."""
+    """The controlled study at the size of the paper: variance over that of the familiar path.
+
+    Ours is calibrated; there is nothing to calibrate in the LSTM.
+    """
     with (ROOT / "results" / "controlled-paper" / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
     units = {
@@ -115,14 +118,16 @@ def off_the_path() -> Callable[[dict[str, str]], Figure]:
                 points: dict[float, list[float]] = {}
                 for row in rows:
                     if row["model"] == model and row["kind"] == kind:
-                        points.setdefault(float(row["value"]), []).append(float(row["variance"]))
+                        variance = float(row["calibrated"] or row["variance"])
+                        points.setdefault(float(row["value"]), []).append(variance)
                 values = torch.tensor([points[value] for value in sorted(points)])
                 values = values / values[:1]
                 axes.plot(
                     sorted(points), values.mean(1), "o-", color=theme[colour], markersize=4,
                     label=name,
                 )  # fmt: skip
-            axes.set(xlabel=label, xticks=sorted(points))
+            axes.set(xlabel=label, xticks=sorted(points), yscale="log", ylim=(0.8, 120))
+            axes.set_yticks([1, 10, 100], ["1", "10", "100"])
             axes.tick_params(axis="x", labelsize=8)
         panels[0].set_ylabel("variance / familiar")
         handles, labels = panels[0].get_legend_handles_labels()
