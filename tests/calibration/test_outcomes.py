@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from crepes import ConformalRegressor
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -126,12 +127,25 @@ def test_intervals_hold_by_split_conformal() -> None:
         conformal_factor(few, few.var, 0.9, 0)
 
 
-def test_with_one_entry_a_sequence_intervals_end_at_the_quantile_of_split_conformal() -> None:
-    for count in (9, 10, 19, 50, 199):
+def test_with_one_entry_a_sequence_intervals_are_those_of_a_split_conformal_library() -> None:
+    # Where (count + 1) / 10 is whole the library takes the next rank: it rounds 1 - 0.9 down.
+    for count in (10, 17, 50, 200):
+        mean, y = torch.randn(2, count, dtype=torch.float64)
+        var = torch.rand(count, dtype=torch.float64) + 0.1
+        factor = conformal_factor(Outcomes(mean, var, torch.zeros_like(var), y), var, 0.9, 0)
+        half = (factor * var).sqrt() * NormalDist().inv_cdf(0.95)
+        library = ConformalRegressor().fit((y - mean).numpy(), sigmas=var.sqrt().numpy())
+        wanted = library.predict_int(mean.numpy(), sigmas=var.sqrt().numpy(), confidence=0.9)
+        found = torch.stack([mean - half, mean + half], 1)
+        torch.testing.assert_close(found, torch.from_numpy(wanted))
+
+
+def test_a_rank_that_is_whole_is_taken() -> None:
+    for count in (9, 19, 199):
         y = torch.randn(count, dtype=torch.float64)
         known = Outcomes(torch.zeros_like(y), torch.ones_like(y), torch.zeros_like(y), y)
-        wanted = y.abs().sort().values[math.ceil((count + 1) * 0.9) - 1]
         found = conformal_factor(known, known.var, 0.9, 0).sqrt() * NormalDist().inv_cdf(0.95)
+        wanted = y.abs().sort().values[(count + 1) * 9 // 10 - 1]
         assert found.item() == pytest.approx(wanted.item())
 
 

@@ -106,8 +106,7 @@ def conformal_factor(outcomes: Outcomes, var: Tensor, level: float, batch: int) 
     narrow as they can be with (sum of the shares + 1) / (n + 1) at most 1 - level. Then the share
     of a new sequence's entries that they hold is on average at least `level` (conformal risk
     control, Angelopoulos et al. 2022); with one entry in a sequence this is split conformal
-    prediction (Lei et al. 2018). Some lines of sorting: libraries that do it (torchcp) bring
-    classifiers and graphs with them.
+    prediction (Lei et al. 2018), as libraries have it.
 
     Args:
         batch: dimension of the sequences; one in which nothing was observed does not count
