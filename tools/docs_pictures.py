@@ -113,7 +113,8 @@ def off_the_path() -> Callable[[dict[str, str]], Figure]:
         drawn, panels = figure(theme, 6, 2.6, columns=3)
         for axes, (kind, label) in zip(panels, units.items(), strict=True):
             for model, colour, name in (
-                ("SP-GRU", "ours", "SP-GRU, one pass"), ("MC-LSTM", "other", "LSTM, 50 draws"),
+                ("SP-GRU", "ours", "SP-GRU, one pass, calibrated"),
+                ("MC-LSTM", "other", "LSTM, 50 draws"),
             ):  # fmt: skip
                 points: dict[float, list[float]] = {}
                 for row in rows:
