@@ -190,7 +190,7 @@ def test_one_form_by_its_name(forecaster: Forecaster) -> None:
     report = spgru.calibrate(forecaster, x, form=name, **QUICK)
     assert report.scores == {"plain": scores["plain"], name: scores[name]}
     assert report.chosen == name
-    with pytest.raises(ValueError, match="no place in GRU: a scale takes a module"):
+    with pytest.raises(ValueError, match="cannot be fitted to GRU and x: a scale takes a"):
         spgru.calibrate(forecaster.gru, x, form="one scale", **QUICK)
     with pytest.raises(ValueError, match="leave it out with y"):
         spgru.calibrate(forecaster, x, torch.zeros(8, 1), form=name, **QUICK)

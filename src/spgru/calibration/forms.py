@@ -137,9 +137,10 @@ def search(
         forms = [plain, *(one for one in forms if one.name == form)]
     if form not in ("auto", "gains") and len(forms) == 1:
         raise ValueError(
-            f"form={form!r} has no place in {type(module).__name__}: a scale takes a module "
-            "whose output it is, a scale per step one whose output has steps, gains a matrix "
-            'with uncertain inputs; leave it at "auto"'
+            f"form={form!r} cannot be fitted to {type(module).__name__} and x: a scale takes a "
+            "module whose output it is, random at every step; a scale per step an output that has "
+            "steps; a scale by level sequences whose variances differ; gains a matrix with "
+            'uncertain inputs; leave it at "auto"'
         )
     # Off the familiar path a power goes furthest astray, so it comes last.
     forms.sort(key=lambda one: one.scale is not None and one.scale.power is not None)
