@@ -115,7 +115,7 @@ def off_the_path() -> Callable[[dict[str, str]], Figure]:
             for model, colour, name in (
                 ("SP-GRU", "ours", "SP-GRU, one pass, calibrated"),
                 ("MC-LSTM", "other", "LSTM, 50 draws"),
-            ):  # fmt: skip
+            ):
                 points: dict[float, list[float]] = {}
                 for row in rows:
                     if row["model"] == model and row["kind"] == kind:

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from spgru.metrics import spearman
 
-__all__ = ["auroc", "growth", "mean", "mean_and_range", "rank_correlation", "ratio_error", "rises"]
+__all__ = [
+    "auroc", "correlation", "growth", "mean", "mean_and_range", "rank_correlation", "ratio_error",
+    "rises",
+]  # fmt: skip
 
 
 def rises(values: Sequence[float]) -> bool:
@@ -43,6 +46,12 @@ def ratio_error(above: Tensor, below: Tensor) -> float | None:
     above, below = above.double(), below.double()
     parts = [(x.var() / len(x) / x.mean() ** 2).item() for x in (above, below)]
     return abs((above.mean() / below.mean()).item()) * math.sqrt(sum(parts))
+
+
+def correlation(a: Tensor, b: Tensor) -> float | None:
+    """Pearson's, of two vectors; None where one is constant."""
+    found = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]).double())[0, 1].item()
+    return None if math.isnan(found) else found
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float | None:
