@@ -105,10 +105,16 @@ class Panel(NamedTuple):
     """where the y axis starts; None for where its lines do"""
 
 
+_INSIDE = 4
+"""Most lines whose legend has room in a panel; a longer one that all share stands below them."""
+
+
 def save_panels(path: Path, panels: Sequence[Sequence[Panel]]) -> None:
     """A grid of panels, each with its lines and bands."""
     figure = new_figure(4 * len(panels[0]), 3 * len(panels))
     grid = figure.subplots(len(panels), len(panels[0]), squeeze=False)
+    names = {tuple(panel.lines) for row in panels for panel in row}
+    common = len(names) == 1 and len(*names) > _INSIDE
     for row, cells in zip(panels, grid, strict=True):
         for panel, axes in zip(row, cells, strict=True):
             for label, line in panel.lines.items():
@@ -121,5 +127,9 @@ def save_panels(path: Path, panels: Sequence[Sequence[Panel]]) -> None:
                 axes.autoscale_view()
                 axes.set_ylim(bottom=panel.bottom)
             axes.set_xticks(sorted({x for line in panel.lines.values() for x in line.x}))
-            axes.legend(fontsize="small")
+            if not common:
+                axes.legend(fontsize="small")
+    if common:
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, fontsize="small", loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=110)
