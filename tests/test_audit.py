@@ -339,3 +339,53 @@ def test_an_output_without_the_first_steps_has_a_row_per_step() -> None:
     report = spgru.audit(Warm(), torch.randn(6, 3, 2), draws=2)
     assert report.output is not None
     assert report.output.closed_var.shape == (4,)
+
+
+class _Transposed(nn.Module):
+    """The batch first outside, time first inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.head = spgru.GRU(1, 3), spgru.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Moments:
+        return self.head(self.gru(x.transpose(0, 1))[0]).transpose(0, 1)
+
+
+class _Cells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = spgru.GRUCell(1, 3), spgru.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Moments:
+        state, outputs = None, []
+        for x_t in x.unbind(1):
+            state = self.cell(x_t, state)
+            outputs.append(self.head(state))
+        return spgru.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("kind", [_Transposed, _Cells])
+@pytest.mark.parametrize("batch", [5, 8])
+def test_rows_of_the_output_are_its_steps_wherever_the_layer_has_them(
+    kind: type[nn.Module], batch: int
+) -> None:
+    module, x = kind(), torch.randn(batch, 8, 1)
+    output = spgru.audit(module, x, draws=2, redraw=False).output
+    assert output is not None
+    wanted = module(x).var.detach().double().mean((0, 2))
+    torch.testing.assert_close(output.closed_var, wanted)
+
+
+def test_a_squeezed_output_with_time_first_has_a_row_per_step() -> None:
+    class Squeezed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(1, 3), spgru.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Moments:
+            return self.head(self.gru(x)[0]).squeeze(-1)
+
+    output = spgru.audit(Squeezed(), torch.randn(6, 5, 1), draws=2, redraw=False).output
+    assert output is not None
+    assert output.closed_var.shape == (6,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from statistics import NormalDist
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from spgru.calibration import is_calibrated, uncalibrated
+from spgru.calibration.layout import REFUSALS, find_layout
 from spgru.calibration.truth import draw_inputs
 from spgru.modes import Record, weight_mode
 from spgru.moments import Moments
@@ -73,11 +75,12 @@ def audit(
         raise ValueError("x holds NaN, of which no variance can be told; leave those sequences out")
     family = weights[0].family
     generator = torch.Generator(device=weights[0].moments().device)
-    closed = _run(module, inputs)
+    batch = _batch_of(module, inputs)
+    closed = _run(module, inputs, batch)
     plain = None
     if is_calibrated(module):
         with uncalibrated(module):
-            plain = _run(module, inputs)
+            plain = _run(module, inputs, batch)
     forms = {
         name: _Closed(*found, None if plain is None else plain[name])
         for name, found in closed.items()
@@ -92,7 +95,7 @@ def audit(
             for _ in range(draws):
                 drawn = draw_inputs(inputs, family, generator)
                 with sampling(module, generator, every_step), uncalibrated(module):
-                    found = _run(module, drawn)
+                    found = _run(module, drawn, batch)
                 for name, (neurons, _) in found.items():
                     sums[name].add(neurons, generator)
             truths.append(sums)
@@ -103,17 +106,31 @@ def audit(
     return Report(draws=draws, output=layers.pop(_OUTPUT, None), layers=layers)
 
 
-def _run(module: nn.Module, inputs: tuple[Any, ...]) -> Joined:
+def _batch_of(module: nn.Module, inputs: tuple[Any, ...]) -> int | None:
+    """The dimension of the module's output that holds sequences, None where that is not known.
+
+    As where there are fewer than four, or where the module treats them together.
+    """
+    # fork_rng: real dropout draws.
+    with suppress(*REFUSALS), torch.random.fork_rng():
+        return find_layout(module, _call_of(module), inputs, None, None).shape.batch
+    return None
+
+
+def _call_of(module: nn.Module) -> Callable[..., Any]:
+    return getattr(module, "calibration_output", module)
+
+
+def _run(module: nn.Module, inputs: tuple[Any, ...], batch: int | None) -> Joined:
     """The neurons of all layers and, if it is not one of ours, the output of the module."""
-    call = getattr(module, "calibration_output", module)
     with recording(module) as records:
-        output = call(*inputs)
+        output = _call_of(module)(*inputs)
     neurons = join(records)
     if not isinstance(module, Layer):
         with suppress(TypeError):  # a module may return no Moments
             first = first_moments(output)
             calls = _recurrent_calls(records)
-            neurons[_OUTPUT] = {"output": first}, _time_of(first, neurons, calls)
+            neurons[_OUTPUT] = {"output": first}, _time_of(first, neurons, calls, batch)
     return neurons
 
 
@@ -128,24 +145,33 @@ def _recurrent_calls(records: dict[str, list[Record]]) -> set[int]:
     return set(counts.values())
 
 
-def _time_of(output: Moments, neurons: Joined, calls: set[int]) -> int | None:
+def _time_of(output: Moments, neurons: Joined, calls: set[int], batch: int | None) -> int | None:
     """The dimension of the output that is time, as in a recurrent layer of the module, or None.
 
-    The output has time where it has sequences where the layer has them, and as many steps as the
-    layer, or as there were calls of it. With time first another number of steps will do, too,
-    except that of the sequences, since (sequences, horizons) looks the same then.
+    It has as many steps as the layer, or as there were calls of it. With time first another number
+    of steps will do, too.
 
-    What no shape can tell, with the batch first, or with time first and as many sequences as steps:
-    horizons, as many as the layer's steps or calls, are taken for time, and steps of any other
-    number are not.
+    Args:
+        batch: dimension of the sequences; where it is not known the output has time where it has
+            sequences where the layer has them. Then no shape can tell, with the batch first, or
+            with time first and as many sequences as steps: horizons, as many as the layer's steps
+            or calls, are taken for time, and steps of any other number are not
     """
-    for parts, time in neurons.values():
-        state = parts.get("state")
-        if state is None or time is None or min(output.ndim, state.ndim) < 3:
+    recurrent = [
+        (parts["state"], time)
+        for parts, time in neurons.values()
+        if "state" in parts and time is not None and parts["state"].ndim > 2
+    ]
+    if batch is not None:
+        lengths = calls | {state.shape[time] for state, time in recurrent}
+        # Without a third dimension the second is features, unless it is sequences.
+        known = output.ndim > 2 - batch and (batch == 1 or output.shape[1] in lengths)
+        return 1 - batch if recurrent and known else None
+    for state, time in recurrent:
+        if output.ndim < 3 or output.shape[1 - time] != state.shape[1 - time]:
             continue
-        batch, steps = state.shape[1 - time], output.shape[time]
-        known = steps == state.shape[time] or steps in calls
-        if output.shape[1 - time] == batch and (known or (time == 0 and steps != batch)):
+        steps = output.shape[time]
+        if steps == state.shape[time] or steps in calls or (time == 0 and steps != state.shape[1]):
             return time
     return None
 
