@@ -237,3 +237,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         spgru.to_onnx(spgru.nn.Conv1d(2, 3, 3), tmp_path / "m.onnx", torch.randn(4, 2, 5))
     with pytest.raises(ValueError, match="free names dimension 3, but x has 2"):
         spgru.to_onnx(spgru.Linear(3, 2), tmp_path / "m.onnx", x, free=(3,))
+
+
+def test_several_inputs_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    x: Any = (torch.randn(4, 5, 1), torch.randn(4, 3))
+    with pytest.raises(TypeError, match="x must be a Tensor or Moments, got tuple"):
+        spgru.to_onnx(spgru.Linear(1, 1), tmp_path / "a.onnx", x)

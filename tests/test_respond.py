@@ -709,3 +709,18 @@ def test_calibration_is_left_out() -> None:
     found = spgru.respond(layer, x)[0]
     assert torch.equal(found.mean, expected.mean)
     assert torch.equal(found.var, expected.var)
+
+
+def test_a_tuple_is_several_arguments_as_for_audit() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(2, 3), spgru.Linear(1, 3)
+
+        def forward(self, x: Tensor, static: Tensor) -> Moments:
+            return self.gru(x)[0] + self.head(static)
+
+    module, given = Two(), (torch.randn(5, 4, 2), torch.randn(4, 1))
+    together, apart = spgru.respond(module, given), spgru.respond(module, *given)
+    torch.testing.assert_close(together.var, apart.var)
+    assert spgru.consistent_gain(module, given) == spgru.consistent_gain(module, *given)

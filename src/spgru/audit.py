@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.calibration import is_calibrated, uncalibrated
 from spgru.calibration.layout import REFUSALS, find_layout
+from spgru.calibration.progress import Bar
 from spgru.calibration.truth import draw_inputs
 from spgru.modes import Record, weight_mode
 from spgru.moments import Moments
@@ -33,7 +34,12 @@ _OUTPUT = "(output)"
 
 @torch.no_grad()
 def audit(
-    module: nn.Module, x: Any, draws: int = 1000, seed: int = 0, redraw: bool = True
+    module: nn.Module,
+    x: Any,
+    draws: int = 1000,
+    seed: int = 0,
+    redraw: bool = True,
+    progress: bool = True,
 ) -> Report:
     """Compare the closed form with brute force, for the module's output and every layer of ours.
 
@@ -52,6 +58,7 @@ def audit(
         draws: number of networks drawn; errors fall with its root
         seed: the same seed gives the same report
         redraw: also compute the second truth, which costs more than the first
+        progress: show a bar, on a terminal and where rich is installed
     """
     if draws < 2:
         raise ValueError(f"draws must be at least 2 to measure a variance, got {draws}")
@@ -85,8 +92,9 @@ def audit(
         name: _Closed(*found, None if plain is None else plain[name])
         for name, found in closed.items()
     }
+    bar = Bar(progress, draws * (2 if redraw else 1), "audit")
     # fork_rng: modules with real dropout draw from the global generator.
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), bar:
         truths = []
         for every_step in (False, True) if redraw else (False,):
             torch.manual_seed(seed)
@@ -98,6 +106,7 @@ def audit(
                     found = _run(module, drawn, batch)
                 for name, (neurons, _) in found.items():
                     sums[name].add(neurons, generator)
+                bar.advance()
             truths.append(sums)
     shared, redrawn = truths[0], truths[1] if redraw else None
     layers = {

@@ -62,6 +62,11 @@ def to_onnx(
         raise TypeError(
             f"{type(module).__name__} has no step; pass a recurrent layer, or stream=False"
         )
+    if not isinstance(x, (Tensor, Moments)):
+        raise TypeError(
+            f"x must be a Tensor or Moments, got {type(x).__name__}; export a module of several "
+            "inputs inside one that takes them as one tensor and splits it"
+        )
     sizes = _free_dims(x, stream, fixed, free)
     x = x.contiguous()  # the strides of a view would become those of every input
     was_training = module.training

@@ -370,7 +370,7 @@ class Rounded(nn.Module):
 def test_sequences_are_found_through_rounding() -> None:
     module, x = Rounded(), torch.randn(5, 8, 2)
     found = find_layout(module, module, (x,), None, None)
-    assert found == ((Place(1, 0),), 8, Shape(time=0, batch=1))
+    assert found == ((Place(1, 0),), 8, Shape(time=0, batch=1), 1)
 
 
 def test_keep_mean_leaves_the_mean_as_it_was_and_the_variance_calibrated(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from spgru.nn.output_scale import attach_scale
 from spgru.nn.scale import Scale
 
 SILENT: dict[str, Any] = {"progress": False}
+QUICK: dict[str, Any] = {**SILENT, "draws": 40, "steps": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -464,3 +466,74 @@ def test_noise_that_depends_on_the_input_stays_where_the_rest_is_scaled(form: An
 def _plain(model: nn.Module, x: Any) -> Any:
     with spgru.uncalibrated(model):
         return model(x)
+
+
+class _TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = spgru.GRU(1, 3, batch_first=True)
+        self.first, self.second = spgru.Linear(3, 1), spgru.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> dict[str, Moments]:
+        last = self.gru(x)[0][:, -1]
+        return {"first": self.first(last), "second": self.second(last)}
+
+
+def test_a_report_says_which_of_several_outputs_it_is_about() -> None:
+    module, x = _TwoOutputs(), torch.randn(16, 4, 1)
+    assert "of the first of 2 outputs" in str(spgru.calibrate(module, x, **QUICK))
+    outcomes = spgru.calibrate(module, x, torch.randn(16, 1))
+    assert (outcomes.outputs, "of the first of 2 outputs" in str(outcomes)) == (2, True)
+    assert spgru.calibrate(module.gru, x, **QUICK).outputs == 1  # the other one is its state
+
+
+def test_taking_out_the_calibration_of_a_module_inside_gets_a_warning() -> None:
+    class Second(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Moments:
+            return self.inner(x)["second"]
+
+    inner, x = _TwoOutputs(), torch.randn(16, 4, 1)
+    spgru.calibrate(inner, x, 5 * torch.randn(16, 1))
+    outer = Second(inner)
+    with pytest.warns(UserWarning, match="the calibration of inner was taken out"):
+        spgru.calibrate(outer, x, **QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spgru.calibrate(outer, x, **QUICK)
+
+
+def test_an_input_that_all_sequences_share() -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(1, 3, batch_first=True), spgru.Linear(3, 1)
+
+        def forward(self, x: Tensor, places: Tensor) -> Moments:
+            return self.head(self.gru(x + places[:, None])[0])
+
+    x, places = torch.randn(16, 6, 1), torch.linspace(0, 1, 6)
+    report = spgru.calibrate(Placed(), (x, places), **QUICK)
+    assert len(report.ratio) == 6
+    assert report.copies
+    inside = spgru.calibrate(Placed(), (x, places), torch.randn(16, 6, 1))
+    assert inside.sequences == 4
+
+
+def test_a_single_sequence_whose_output_is_a_number() -> None:
+    class Number(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = spgru.GRU(1, 3), spgru.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Moments:
+            return self.head(self.gru(x)[0][-1]).squeeze(-1)
+
+    module, x = Number(), torch.randn(12, 16, 1)
+    spgru.calibrate(module, x, 5 * torch.randn(16))
+    together, alone = module(x), module(x[:, 0])
+    assert alone.shape == ()
+    torch.testing.assert_close(alone.var, together.var[0])

@@ -137,7 +137,17 @@ def test_with_one_entry_a_sequence_intervals_are_those_of_a_split_conformal_libr
         library = ConformalRegressor().fit((y - mean).numpy(), sigmas=var.sqrt().numpy())
         wanted = library.predict_int(mean.numpy(), sigmas=var.sqrt().numpy(), confidence=0.9)
         found = torch.stack([mean - half, mean + half], 1)
-        torch.testing.assert_close(found, torch.from_numpy(wanted))
+        torch.testing.assert_close(found, torch.from_numpy(wanted), rtol=1e-6, atol=3e-6)
+
+
+def test_the_interval_that_is_found_holds_what_it_was_made_of() -> None:
+    """With nine sequences held out all of them must lie within; the last one at its end."""
+    model = spgru.nn.GaussianHead(3, 1)
+    for seed in range(20):
+        x, y = torch.randn(36, 3), torch.randn(36, 1)
+        report = spgru.calibrate(model, x, y, level=0.9, seed=seed)
+        assert report.sequences == 9
+        assert report.coverage == 1
 
 
 def test_a_rank_that_is_whole_is_taken() -> None:

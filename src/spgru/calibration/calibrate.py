@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, get_args
 
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from spgru.calibration.state import at_rest, uncalibrated, without_outcomes
 from spgru.checks import check_choice, is_compiled
 from spgru.modes import weight_mode
 from spgru.nn.layer import Layer, layers_of
-from spgru.nn.output_scale import place_of
+from spgru.nn.output_scale import CHILD, named_scales, place_of
 
 __all__ = ["calibrate"]
 
@@ -130,12 +131,14 @@ def calibrate(
                     "it is calibrated for; calibrate the model inside"
                 )
             found = search(problem, form, draws, steps, rate, seed, progress)
+        before = _calibrated_inside(module)
         found.forms[found.best].apply(module, problem, keep_mean)
+        _tell_of_lost(module, before)
         return found.report(keep_mean)
     if form not in ("auto", "gains", "scale"):
         raise ValueError(f"form={form!r} is one of a fit to drawn networks; leave it out with y")
-    if level is not None and not 0 < level < 1:
-        raise ValueError(f"level must lie between 0 and 1, got {level}")
+    if level is not None and not (isinstance(level, Real) and 0 < level < 1):
+        raise ValueError(f"level must lie between 0 and 1, got {level!r}")
     with at_rest(module, seed) as scales:
         problem = pose(
             module, x, call, held_out, batch_dim, time_dim, seed, scales, may_be_alike=True
@@ -148,6 +151,25 @@ def calibrate(
     elif problem.scale is not None:
         problem.scale.set_outcomes_(None)
     return report
+
+
+def _calibrated_inside(module: nn.Module) -> set[str]:
+    """Names of modules of a user's own inside this one whose output is scaled."""
+    return {
+        name.removesuffix(f".{CHILD}")
+        for name, scale in named_scales(module)
+        if scale.is_attached and name != CHILD and (scale.scale or scale.outcomes)
+    }
+
+
+def _tell_of_lost(module: nn.Module, before: set[str]) -> None:
+    lost = sorted(before - _calibrated_inside(module))
+    if lost:
+        warnings.warn(
+            f"the calibration of {', '.join(lost)} was taken out: gains are those of one output; "
+            "calibrate a copy.deepcopy where the calibration of the module inside is to stay",
+            stacklevel=3,
+        )
 
 
 def _check(module: nn.Module, draws: int, steps: int, needs_random: bool) -> None:

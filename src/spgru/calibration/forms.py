@@ -70,6 +70,7 @@ class Found(NamedTuple):
     has_copies: bool
     draws: int
     sequences: tuple[int, int]
+    outputs: int
 
     def report(self, keep_mean: bool = False) -> CalibrationReport:
         forms = self.forms[PLAIN], self.forms[self.best]
@@ -91,6 +92,7 @@ class Found(NamedTuple):
             draws=self.draws,
             sequences=self.sequences,
             copies=self.has_copies,
+            outputs=self.outputs,
         )
 
 
@@ -158,6 +160,7 @@ def search(
         has_copies=copied,
         draws=draws,
         sequences=problem.counts,
+        outputs=problem.outputs,
     )
 
 

@@ -39,7 +39,10 @@ def check_inputs(name: str, inputs: Any) -> None:
     """Tensors or Moments, none of them packed, none NaN."""
     leaves = leaves_of(inputs)
     if not leaves:
-        raise TypeError(f"{name} holds no Tensor or Moments; pass what the module is called with")
+        raise TypeError(
+            f"{name} ({type(inputs[0]).__name__}) holds no Tensor or Moments; pass what the module "
+            "is called with, all sequences at once"
+        )
     for leaf in leaves:
         parts = tuple(leaf) if isinstance(leaf, Moments) else (leaf,)
         if any(isinstance(part, PackedSequence) for part in parts):

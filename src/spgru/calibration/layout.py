@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
 from spgru.moments import Moments
-from spgru.moments.nested import first_moments
+from spgru.moments.nested import count_moments, first_moments
 from spgru.nn.contexts import at_mean
 from spgru.nn.recurrent_layer import RecurrentLayer
 
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     """Which dimensions of a Tensor or Moments among the inputs are what."""
 
     sequences: int | None
-    """None for a single number"""
+    """None for what all sequences share, a single number for instance"""
     steps: int | None = None
     """those that a recurrent layer runs over; None where there are none"""
 
@@ -53,6 +53,8 @@ class Layout(NamedTuple):
     """how many"""
     shape: Shape
     """of the output"""
+    outputs: int
+    """how many Moments the module returns"""
 
 
 def _is_leaf(value: Any) -> bool:
@@ -133,7 +135,8 @@ def find_layout(
     outputs: dict[nn.Module, list[Any]] = {layer: [] for layer in layers}
     with at_mean(module):
         with enter_watching(outputs):
-            output: Any = first_moments(call(*inputs))
+            result = call(*inputs)
+        output: Any = first_moments(result)
         if isinstance(output.mean, PackedSequence):
             raise TypeError(
                 "the output is packed, and has no dimension of sequences; calibrate with call=, a "
@@ -166,7 +169,8 @@ def find_layout(
     if (found > 0 and whole.ndim < 2) or found > 1:
         raise ValueError(f"sequences are dimension {found} of the output; they must be 0 or 1")
     shape = Shape(_time(whole, found, time_dim), found)
-    return Layout(_with_steps(leaves, places, _lengths(outputs)), count, shape)
+    places_with_steps = _with_steps(leaves, places, _lengths(outputs))
+    return Layout(places_with_steps, count, shape, count_moments(result))
 
 
 def different_lengths(steps: int, others: int) -> str:
@@ -186,17 +190,17 @@ def _first(leaves: Sequence[Any]) -> Any:
 def _sequences(leaves: Sequence[Any], dim: int) -> list[Place]:
     """Places of as many sequences as the first leaf has in `dim`; empty where there are not.
 
-    Others may have them in the other one of the first two dimensions, as states have.
+    Others may have them in the other one of the first two dimensions, as states have; one that has
+    them in neither is the same for all sequences, as positions are.
     """
     if _first(leaves).ndim <= dim:
         return []
-    count, found = _first(leaves).shape[dim], []
-    for leaf in leaves:
-        where = [d for d in (dim, 1 - dim) if 0 <= d < leaf.ndim and leaf.shape[d] == count]
-        if leaf.ndim and not where:
-            return []
-        found.append(Place(where[0] if where else None))
-    return found
+    count = _first(leaves).shape[dim]
+    both_dims = [
+        [d for d in (dim, 1 - dim) if 0 <= d < leaf.ndim and leaf.shape[d] == count]
+        for leaf in leaves
+    ]
+    return [Place(dims[0] if dims else None) for dims in both_dims]
 
 
 class _Lengths(NamedTuple):
@@ -230,7 +234,7 @@ def _with_steps(
         return None if place.sequences is None or place.sequences > 1 else 1 - place.sequences
 
     def at_the_end(leaf: Any, place: Place) -> int | None:
-        return int(leaf.ndim) - 1
+        return None if place.sequences is None else int(leaf.ndim) - 1
 
     def found(
         where: Callable[[Any, Place], int | None], counts: Callable[[int], bool]

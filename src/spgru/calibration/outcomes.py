@@ -93,6 +93,10 @@ def _two_factors(outcomes: Outcomes, own: Own, shape: Shape, steps: int = 300) -
     return Scale(factor, noise=noise)
 
 
+_MARGIN = 1e-6
+"""More than the rounding of single precision."""
+
+
 def least_sequences(level: float) -> int:
     """How many sequences held out of a fit an interval of that level takes."""
     return math.ceil(level / (1 - level) - 1e-9)
@@ -137,7 +141,8 @@ def conformal_factor(outcomes: Outcomes, var: Tensor, level: float, batch: int) 
         # Outcomes that are the mean itself: every interval holds, and a factor of 0 would leave no
         # variance to any input.
         return torch.ones_like(widest)
-    return (widest / NormalDist().inv_cdf((1 + level) / 2)).square()
+    # They end at an outcome, which rounding in single precision must not leave outside.
+    return (1 + _MARGIN) * (widest / NormalDist().inv_cdf((1 + level) / 2)).square()
 
 
 def find_scale(
@@ -178,7 +183,7 @@ def find_scale(
     if level is not None:
         factor = conformal_factor(held, var, level, shape.batch)
         chosen, var = _times(chosen, factor.float()), factor * var
-    report = outcome_report(best, scores, held, var, shape, level)
+    report = outcome_report(best, scores, held, var, shape, level, problem.outputs)
     return None if best == "plain" and level is None else chosen, report
 
 
@@ -198,6 +203,7 @@ def outcome_report(
     var: Tensor,
     shape: Shape,
     level: float | None,
+    outputs: int = 1,
 ) -> OutcomeReport:
     squared = (outcomes.y - outcomes.mean).square()
     shown = 0.9 if level is None else level
@@ -217,4 +223,5 @@ def outcome_report(
         level=shown,
         missing=int((~seen).sum()),
         sequences=outcomes.y.shape[shape.batch],
+        outputs=outputs,
     )

@@ -23,6 +23,7 @@ from spgru.calibration.truth import Shape
 from spgru.modes import enter_watching
 from spgru.moments.nested import dims_of, first_moments
 from spgru.nn.contexts import at_mean
+from spgru.nn.layer import Layer
 from spgru.nn.output_scale import OutputScale
 
 __all__ = ["Problem", "pose"]
@@ -45,6 +46,8 @@ class Problem(NamedTuple):
     """of the output, None where there can be none"""
     input_dims: int | None
     """dimensions of the module's first input, None where it is called by something else"""
+    outputs: int
+    """Moments that are returned; 1 for a layer, whose others are states"""
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -76,7 +79,7 @@ def pose(
     inputs = as_arguments(x)
     check_inputs("x", inputs)
     run = call or getattr(module, "calibration_output", None) or module
-    places, count, shape = find_layout(module, run, inputs, batch_dim, time_dim)
+    places, count, shape, outputs = find_layout(module, run, inputs, batch_dim, time_dim)
     numbers = split(count, held_out, seed)
     if not may_be_alike:
         check_different(inputs, places)
@@ -90,7 +93,8 @@ def pose(
         parts = copies
     scale = _scale_of_output(run, scales, parts[1])
     dims = dims_of(inputs) if run is module else None
-    return Problem(module, run, inputs, shape, numbers, parts, has_copies, scale, dims)
+    outputs = 1 if isinstance(module, Layer) else outputs
+    return Problem(module, run, inputs, shape, numbers, parts, has_copies, scale, dims, outputs)
 
 
 @torch.no_grad()

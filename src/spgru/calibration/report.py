@@ -16,10 +16,16 @@ _MOST_ROWS = 10
 def _plain(report: Any, **more: Tensor) -> dict[str, Any]:
     """The fields of a report, and more, with lists for tensors."""
     values = {field.name: getattr(report, field.name) for field in fields(report)} | more
-    return {
-        name: value.tolist() if isinstance(value, Tensor) else value
-        for name, value in values.items()
-    }
+    return {name: _plain_value(value) for name, value in values.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    """None for what is not finite, as where a step was never observed: JSON has no NaN."""
+    if isinstance(value, Tensor):
+        return [_plain_value(one) for one in value.tolist()]
+    if isinstance(value, dict):
+        return {name: _plain_value(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,8 @@ class CalibrationReport:
     """in the fit, and held out"""
     copies: bool
     """whether changed copies of the sequences took part, in the fit and in the choice"""
+    outputs: int = 1
+    """Moments that the module returns, of which the first is what all of this is about"""
 
     @property
     def plain_ratio(self) -> Tensor:
@@ -76,7 +84,7 @@ class CalibrationReport:
         copies = " and as many changed copies" * self.copies
         lines = [
             f"Calibrated to {self.draws} drawn networks on {fitted} sequences{copies}: "
-            f"{self.chosen}",
+            f"{self.chosen}{_first_of(self.outputs)}",
             f"(so many know a variance to {100 * self.relative_error:.2g} %, here and in the fit)",
             f"Of {held} sequences held out, closed/true variance:",
             "step        before    after",
@@ -122,6 +130,8 @@ class OutcomeReport:
     """outcomes that were not observed"""
     sequences: int
     """held out"""
+    outputs: int = 1
+    """Moments that the module returns, of which the first is what all of this is about"""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
@@ -129,7 +139,7 @@ class OutcomeReport:
 
     def __str__(self) -> str:
         lines = [
-            f"Calibrated to outcomes: {self.chosen}",
+            f"Calibrated to outcomes: {self.chosen}{_first_of(self.outputs)}",
             f"Of {self.sequences} sequences held out, squared error over variance:",
             "step        before    after",
         ]
@@ -145,6 +155,10 @@ class OutcomeReport:
         if self.missing:
             lines.append(f"{self.missing} outcomes were not observed (NaN) and left out")
         return "\n".join(lines)
+
+
+def _first_of(outputs: int) -> str:
+    return f", of the first of {outputs} outputs" * (outputs > 1)
 
 
 def spread_of(true: Tensor, var: Tensor) -> float:

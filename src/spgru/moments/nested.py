@@ -11,7 +11,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from spgru.moments.pair import Moments
 
-__all__ = ["at_their_means", "dims_of", "first_moments", "is_moments", "without_variance"]
+__all__ = [
+    "at_their_means", "count_moments", "dims_of", "first_moments", "is_moments", "without_variance",
+]  # fmt: skip
 
 
 def first_moments(output: Any) -> Moments:
@@ -23,6 +25,11 @@ def first_moments(output: Any) -> Moments:
         f"the module returns {type(output).__name__} without Moments; return the Moments, or pass "
         "call=, a function of the inputs that does"
     )
+
+
+def count_moments(output: Any) -> int:
+    """How many Moments a module returns."""
+    return sum(map(is_moments, pytree.tree_leaves(output, is_leaf=is_moments)))
 
 
 def is_moments(value: Any) -> bool:

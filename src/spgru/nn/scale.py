@@ -147,16 +147,17 @@ class Scale(NamedTuple):
     def _by_step(self, values: Tensor, var: Tensor) -> Tensor:
         """One for each step of the variance, or one for all, in a shape that broadcasts to it."""
         time = self.factor.ndim - 1
-        if values.numel() > 1:
-            if var.ndim <= time:
-                raise ValueError(
-                    f"the output has {var.ndim} dimensions but was calibrated with time as "
-                    f"dimension {time}; calibrate the module again, or `spgru.uncalibrate` it"
-                )
-            # A compiler must not take the number of steps for a constant.
-            if torch.compiler.is_compiling() or var.shape[time] != values.shape[time]:
-                steps = torch.arange(var.shape[time], device=values.device)
-                values = values.index_select(time, steps.clamp(max=values.shape[time] - 1))
+        if values.numel() == 1:
+            return values.reshape(()).to(var)
+        if var.ndim <= time:
+            raise ValueError(
+                f"the output has {var.ndim} dimensions but was calibrated with time as "
+                f"dimension {time}; calibrate the module again, or `spgru.uncalibrate` it"
+            )
+        # A compiler must not take the number of steps for a constant.
+        if torch.compiler.is_compiling() or var.shape[time] != values.shape[time]:
+            steps = torch.arange(var.shape[time], device=values.device)
+            values = values.index_select(time, steps.clamp(max=values.shape[time] - 1))
         return values.reshape(values.shape + (1,) * (var.ndim - values.ndim)).to(var)
 
 

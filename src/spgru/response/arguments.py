@@ -14,7 +14,13 @@ from spgru.moments import Moments
 from spgru.response.observed import data_of, with_data
 from spgru.response.sequences import Layout, candidates, single
 
-__all__ = ["Inputs", "Outputs", "Source"]
+__all__ = ["Inputs", "Outputs", "Source", "unpacked"]
+
+
+def unpacked(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A tuple alone is several arguments, as where `calibrate` and `audit` take one x."""
+    # Moments and packed sequences are tuples too, of a type of their own.
+    return inputs[0] if len(inputs) == 1 and type(inputs[0]) is tuple else inputs
 
 
 class Source(NamedTuple):

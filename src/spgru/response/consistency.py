@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from spgru.calibration.state import uncalibrated
-from spgru.response.arguments import Inputs
+from spgru.response.arguments import Inputs, unpacked
 from spgru.response.respond import check_module, check_numbers, follow, uncompiled
 
 __all__ = ["consistent_gain"]
@@ -59,7 +59,7 @@ def consistent_gain(
 
     def share(gain: float) -> float:
         with torch.inference_mode(False), torch.enable_grad(), uncompiled(), uncalibrated(module):
-            given = Inputs(inputs, options)
+            given = Inputs(unpacked(inputs), options)
             found = follow(module, call, given, gain, batch_dim, create_graph=False, memory=memory)
         closed = torch.cat([var.detach().flatten() for var in found.result.closed_variances])
         variances = found.result.summed(found.by_source().values())

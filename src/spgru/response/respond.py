@@ -16,7 +16,7 @@ from spgru.calibration.state import uncalibrated
 from spgru.modes import enter_gains, weight_mode
 from spgru.nn.layer import layers_of
 from spgru.nn.recurrent import Recurrent
-from spgru.response.arguments import Inputs, Outputs
+from spgru.response.arguments import Inputs, Outputs, unpacked
 from spgru.response.backward import Backward
 from spgru.response.sequences import Layout
 from spgru.response.tape import Noise, Tape
@@ -78,7 +78,8 @@ def respond(
 
     Args:
         module: a layer of ours, or any module built from them; Gaussian weights, `rule="exact"`
-        inputs: what it is called with; `Moments` among them are uncertain
+        inputs: what it is called with, or one tuple of that, as in `spgru.audit`; `Moments` among
+            them are uncertain
         sources: also return the parts of the variance by source: names of weights, "input" (or
             "input 0", "input 1", ...), "noise", "higher order", "mean"; each laid out as the output
         gain: of all matrices while derivatives are taken: W.var + gain W.mean^2 multiplies the
@@ -102,7 +103,7 @@ def respond(
     call = module if function is None else function
     # Gains and scales stand for what the response computes: with both it would count twice.
     with torch.inference_mode(False), torch.enable_grad(), uncompiled(), uncalibrated(module):
-        given = Inputs(inputs, options, create_graph)
+        given = Inputs(unpacked(inputs), options, create_graph)
         rewind = _rewinding(module)
         found = follow(module, call, given, gain, batch_dim, create_graph, memory)
         means, parts = found.result.means, found.by_source()
