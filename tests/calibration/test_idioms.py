@@ -537,3 +537,14 @@ def test_a_single_sequence_whose_output_is_a_number() -> None:
     together, alone = module(x), module(x[:, 0])
     assert alone.shape == ()
     torch.testing.assert_close(alone.var, together.var[0])
+
+
+def test_what_a_calibration_put_on_the_output_shows() -> None:
+    module, five = _Sequence(), torch.ones(5)
+    scale = attach_scale(module)
+    scale.set_(Scale(five, power=five))
+    assert "OutputScale(calibrated to drawn networks: factors for 5 steps by level)" in repr(module)
+    scale.set_outcomes_(Scale(torch.ones(1), noise=torch.ones(3)))
+    assert "to outcomes: one factor, noise apart" in repr(module)
+    spgru.uncalibrate(module)
+    assert "OutputScale" not in repr(module)

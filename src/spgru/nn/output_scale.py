@@ -94,6 +94,10 @@ class OutputScale(nn.Module):
             value = None if scale is None else getattr(scale, name)
             setattr(self, prefix + name, None if value is None else value.detach().clone())
 
+    def extra_repr(self) -> str:
+        named = {"calibrated to drawn networks": self.scale, "to outcomes": self.outcomes}
+        return ", ".join(f"{name}: {scale.form}" for name, scale in named.items() if scale)
+
     def forward(self, x: Any) -> Any:
         return x if self.is_attached else self.scaled(x)
 

@@ -49,6 +49,16 @@ class Scale(NamedTuple):
     which a single sequence is told from a batch (a shape, so that no GPU is asked for numbers); no
     length where the inputs are not known, None where nothing is"""
 
+    @property
+    def form(self) -> str:
+        """In words."""
+        steps = self.factor.numel()
+        found = "one factor" if steps == 1 else f"factors for {steps} steps"
+        if self.power is not None:
+            found += " by level"
+        apart = self.noise is not None or self.noise_factor is not None
+        return found + ", noise apart" * apart
+
     def with_own(self, own: Tensor | None) -> Scale:
         """The same for one call, if `own` depends on the input; it has the shape of the output."""
         if own is None or self.noise_factor is None:
