@@ -82,7 +82,7 @@ def audit(
         raise ValueError("x holds NaN, of which no variance can be told; leave those sequences out")
     family = weights[0].family
     generator = torch.Generator(device=weights[0].moments().device)
-    batch = _batch_of(module, inputs)
+    batch = None if isinstance(module, Layer) else _batch_of(module, inputs)
     closed = _run(module, inputs, batch)
     plain = None
     if is_calibrated(module):
