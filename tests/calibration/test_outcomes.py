@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from statistics import NormalDist
 from typing import Any
@@ -148,6 +149,15 @@ def test_the_interval_that_is_found_holds_what_it_was_made_of() -> None:
         report = spgru.calibrate(model, x, y, level=0.9, seed=seed)
         assert report.sequences == 9
         assert report.coverage == 1
+
+
+def test_a_report_is_json_where_a_step_was_never_observed() -> None:
+    x, y = 3 * torch.randn(40, 5, 1), torch.randn(40, 5, 2)
+    y[:, 2] = torch.nan
+    report = spgru.calibrate(Model(noise=0.5), x, y)
+    found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert found["squares"][2] is None
+    assert found["squares"][1] == pytest.approx(report.squares[1].item())
 
 
 def test_a_rank_that_is_whole_is_taken() -> None:

@@ -39,9 +39,10 @@ def check_inputs(name: str, inputs: Any) -> None:
     """Tensors or Moments, none of them packed, none NaN."""
     leaves = leaves_of(inputs)
     if not leaves:
+        kinds = ", ".join(type(one).__name__ for one in inputs) or "nothing"
         raise TypeError(
-            f"{name} ({type(inputs[0]).__name__}) holds no Tensor or Moments; pass what the module "
-            "is called with, all sequences at once"
+            f"{name} holds no Tensor or Moments but {kinds}; pass what the module is called with, "
+            "all sequences at once"
         )
     for leaf in leaves:
         parts = tuple(leaf) if isinstance(leaf, Moments) else (leaf,)

@@ -22,7 +22,9 @@ def _plain(report: Any, **more: Tensor) -> dict[str, Any]:
 def _plain_value(value: Any) -> Any:
     """None for what is not finite, as where a step was never observed: JSON has no NaN."""
     if isinstance(value, Tensor):
-        return [_plain_value(one) for one in value.tolist()]
+        return _plain_value(value.tolist())
+    if isinstance(value, list):
+        return [_plain_value(one) for one in value]
     if isinstance(value, dict):
         return {name: _plain_value(one) for name, one in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
