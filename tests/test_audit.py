@@ -389,3 +389,10 @@ def test_a_squeezed_output_with_time_first_has_a_row_per_step() -> None:
     output = spgru.audit(Squeezed(), torch.randn(6, 5, 1), draws=2, redraw=False).output
     assert output is not None
     assert output.closed_var.shape == (6,)
+
+
+def test_a_report_is_json_where_nothing_varies() -> None:
+    layer = spgru.Linear(2, 3, weight_std=0.0)
+    report = spgru.audit(layer, torch.randn(4, 2), draws=2)
+    found = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert found["layers"]["output"]["ratio"] == [None]

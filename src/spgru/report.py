@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LEVELS", "LayerReport", "Report"]
+__all__ = ["LEVELS", "LayerReport", "Report", "for_json"]
 
 LEVELS = (0.5, 0.9, 0.95)
 """Of the intervals whose coverage a report has."""
@@ -78,7 +79,18 @@ class LayerReport:
             "redrawn_ratio": self.redrawn_ratio,
             "plain_ratio": self.plain_ratio,
         }
-        return {name: None if value is None else value.tolist() for name, value in fields.items()}
+        return {name: for_json(value) for name, value in fields.items()}
+
+
+def for_json(value: Any) -> Any:
+    """Lists for tensors, and None for what is not finite, as JSON has it."""
+    if isinstance(value, Tensor):
+        return for_json(value.tolist())
+    if isinstance(value, list):
+        return [for_json(one) for one in value]
+    if isinstance(value, dict):
+        return {name: for_json(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ratio_interval(closed: Tensor, truth: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from spgru.report import for_json
+
 __all__ = ["CalibrationReport", "OutcomeReport", "by_step", "spread_of"]
 
 _MOST_ROWS = 10
@@ -16,18 +18,7 @@ _MOST_ROWS = 10
 def _plain(report: Any, **more: Tensor) -> dict[str, Any]:
     """The fields of a report, and more, with lists for tensors."""
     values = {field.name: getattr(report, field.name) for field in fields(report)} | more
-    return {name: _plain_value(value) for name, value in values.items()}
-
-
-def _plain_value(value: Any) -> Any:
-    """None for what is not finite, as where a step was never observed: JSON has no NaN."""
-    if isinstance(value, Tensor):
-        return _plain_value(value.tolist())
-    if isinstance(value, list):
-        return [_plain_value(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _plain_value(one) for name, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {name: for_json(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
