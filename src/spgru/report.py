@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from spgru.reporting.plain import for_json
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LEVELS", "LayerReport", "Report", "for_json"]
+__all__ = ["LEVELS", "LayerReport", "Report"]
 
 LEVELS = (0.5, 0.9, 0.95)
 """Of the intervals whose coverage a report has."""
@@ -80,17 +81,6 @@ class LayerReport:
             "plain_ratio": self.plain_ratio,
         }
         return {name: for_json(value) for name, value in fields.items()}
-
-
-def for_json(value: Any) -> Any:
-    """Lists for tensors, and None for what is not finite, as JSON has it."""
-    if isinstance(value, Tensor):
-        return for_json(value.tolist())
-    if isinstance(value, list):
-        return [for_json(one) for one in value]
-    if isinstance(value, dict):
-        return {name: for_json(one) for name, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ratio_interval(closed: Tensor, truth: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:

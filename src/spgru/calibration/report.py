@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spgru.report import for_json
+from spgru.reporting.plain import for_json
 
 __all__ = ["CalibrationReport", "OutcomeReport", "by_step", "spread_of"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spgru.reporting.markdown import bullets, figure, table
+from spgru.reporting.plain import for_json
 from spgru.reporting.tables import Row, to_csv
 from spgru.runtime.storage import write_whole
 from spgru.studies.networks import Networks
@@ -95,7 +95,7 @@ def write_results(
         **origin,
         "trained": trained,
         "configs": configs,
-        "results": _without_nan(tables),
+        "results": for_json(tables),
     }
     write_json(folder / RESULTS, document)
 
@@ -104,18 +104,6 @@ def write_json(path: Path, content: Any) -> None:
     """With the folder it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-
-
-def _without_nan(tables: Tables) -> Tables:
-    """NaN and infinity become None, since JSON has neither."""
-
-    def plain(value: Any) -> Any:
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return {
-        name: [{key: plain(value) for key, value in row.items()} for row in rows]
-        for name, rows in tables.items()
-    }
 
 
 def read_results(folder: Path) -> dict[str, Any]:
